@@ -1,11 +1,10 @@
-"""A concurrency limit; its wait queue is bounded by time.
+"""A limit of concurrent calls. Each caller that waits for a permit has a deadline.
 
-Like `asyncio.Semaphore`, but with deadlines. When a permit is free, as usual, no coroutine is
-called.
+It is like `asyncio.Semaphore`, but with deadlines. A free permit is taken without a coroutine.
 
-The queue is first come, first served. While the oldest waiter has used half of its time or more,
-the newest come first ("adaptive LIFO"): in the old order all of them would get their permits late,
-and most too late. The older ones keep waiting in case the load decreases.
+The queue is first come, first served. If the oldest waiter has used half of its time, the newest
+waiter comes first ("adaptive LIFO"). In order of arrival, all waiters would then get their permits
+late, and most of them too late. The older waiters stay in the queue: the load may decrease.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from math import inf
 from tornado_idv.lookup.deadlines import DeadlineQueue
 
 MAX_WAITING = 10_000
-"""Limits the memory. Usually fewer requests wait: most have an open connection."""
+"""Maximum number of waiters, to limit memory. ``server.max_connections`` is usually lower."""
 _Permit = asyncio.Future[bool]
 
 
 class Bulkhead:
-    """At most ``limit`` permits at once, and at most `MAX_WAITING` waiting for one."""
+    """Grants at most ``limit`` permits at a time. At most `MAX_WAITING` callers wait for one."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._free = limit
         self._queue: deque[tuple[float, _Permit]] = deque()
-        """Waiters, the oldest first, each with the time at which half of its time is used."""
+        """Waiters, the oldest first. The float is the clock time when half of the wait is over."""
         self._deadlines = DeadlineQueue(_refuse)
 
     @property
@@ -38,25 +37,25 @@ class Bulkhead:
 
     @property
     def can_queue(self) -> bool:
-        """Return whether there is room for one more in `acquire`."""
+        """Return whether another caller may wait in `acquire`."""
         return len(self._queue) < MAX_WAITING
 
     def try_acquire(self) -> bool:
-        """Take a free permit; return whether there was one."""
+        """Try to take a permit without waiting. Return whether a permit was free."""
         if not self._free:
             return False
         self._free -= 1
         return True
 
     async def acquire(self, deadline: float, *, first: bool = False) -> bool:
-        """Wait for a permit, ahead of all others if ``first``; for use when none is free.
+        """Wait for a permit after `try_acquire` has failed. Return false after ``deadline``.
 
-        Return whether there was one by ``deadline``, of the running loop's clock.
+        ``deadline`` is a time of the running loop's clock. With ``first``, the caller is next.
         """
         loop = asyncio.get_running_loop()
         permit: _Permit = loop.create_future()
         if first:
-            self._queue.appendleft((inf, permit))  # it never counts as late
+            self._queue.appendleft((inf, permit))  # a waiter with `inf` never counts as late
         else:
             self._queue.append(((loop.time() + deadline) / 2, permit))
         self._deadlines.add(permit, deadline)
@@ -68,12 +67,12 @@ class Bulkhead:
             raise
         finally:
             self._deadlines.discard(permit)
-            # `release` compares the time of the first one, and `can_queue` counts all.
+            # Remove finished waiters: `release` reads the time of the first, `can_queue` counts.
             while self._queue and self._queue[0][1].done():
                 self._queue.popleft()
 
     def release(self) -> None:
-        """Give a permit back: to the next waiter, or to the pool."""
+        """Give a permit back. The next waiter gets the permit; without waiters, it is free."""
         queue = self._queue
         while queue:
             is_late = queue[0][0] <= asyncio.get_running_loop().time()

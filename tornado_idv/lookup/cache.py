@@ -1,6 +1,6 @@
-"""The answer cache: found and not-found answers apart, and stale answers.
+"""The answer cache. Found users and "not found" answers have separate limits.
 
-An answer is *fresh* for its TTL. A found one is kept longer, to be served *stale* while the
+An answer is *fresh* for its TTL. A found user is kept longer, and is served *stale* while the
 backends are unavailable. A failure is memoized for a short time only.
 """
 
@@ -27,49 +27,49 @@ _Count = Annotated[WholeNumber, Field(ge=1)]
 _Fraction = Annotated[float, Field(ge=0, le=1)]
 
 _LRU_TOUCH_INTERVAL = 10.0
-"""A hit updates the entry's LRU position at most this often (seconds)."""
+"""Minimum seconds between two updates of an entry's LRU position by hits."""
 _OF_ABSENCES = Epoch()
-"""The epoch of all "not found" answers. Each purge drops them, so it never expires."""
+"""The epoch of all "not found" answers. It never expires: each purge removes these answers."""
 
 
 CacheState = Literal["found", "not_found", "stale", "failure", "absent"]
-"""The cached state of a query. A ``stale`` answer is served only if the lookup fails."""
+"""The state of a query in the cache. A ``stale`` answer is served only if the lookup fails."""
 
 
 class CacheLimits(Options):
-    """The cache of answers; times are in seconds.
+    """Settings of the answer cache. Times are in seconds.
 
-    "Not found" answers have their own limit, so guesses cannot evict users.
+    "Not found" answers have a separate limit, so that guessed identifiers cannot evict users.
     """
 
     ttl: Duration = 300.0
-    """How long a found user is served from the cache."""
+    """The time to live of a found user in the cache."""
     negative_ttl: Duration = 30.0
-    """How long "not found" is served from the cache."""
+    """The time to live of "not found" in the cache."""
     max_entries: _Count = 100_000
     """The maximum number of found users."""
     max_negative_entries: _Count = 20_000
     """The maximum number of "not found" answers."""
     jitter: _Fraction = 0.1
-    """The largest random reduction of a TTL, as a fraction; it spreads the expiry of entries."""
+    """The largest random reduction of a TTL, as a fraction. It spreads the expiry of entries."""
     stale_if_error: Duration = 3600.0
-    """How long after its TTL a found user is still served while backends are unavailable."""
+    """The time to serve a found user after the TTL, while backends are unavailable."""
     refresh_ahead: _Fraction = 0.8
     """The fraction of the TTL after which a hit starts a refresh in the background."""
     degraded_ttl: Duration = 30.0
     """The maximum TTL of a user found after an unavailable backend was skipped."""
     failure_memo: Duration = 2.0
-    """How long a failed lookup returns 503 without querying the backends again."""
+    """The time after a failed lookup in which the same query gets 503 without a new lookup."""
 
     def of_answers(self) -> dict[str, object]:
-        """Return the settings that affect answers, without default values and those of features."""
+        """Return the settings that affect answers. Defaults and features' settings are left out."""
         return self.model_dump(include=set(CacheLimits.model_fields), exclude_defaults=True)
 
 
 class AnswerCache:
-    """Answers by query.
+    """The cached answers and failures, by query.
 
-    ``timer`` returns seconds and never goes back; ``chance`` returns numbers from 0 to 1.
+    ``timer`` returns seconds and never goes back. ``chance`` returns random numbers from 0 to 1.
     """
 
     def __init__(
@@ -88,24 +88,24 @@ class AnswerCache:
         self._failures = Table[tuple[float, LookupFailed]](limits.max_negative_entries, Counters())
         self._epochs: defaultdict[str | None, Epoch] = defaultdict(Epoch)
         self.on_late_hit: Callable[[Query], object] = lambda _: None
-        """Called with the query of an entry due for a refresh, once for each entry."""
+        """A callback for a hit of an entry due for a refresh. It is called once per entry."""
         self.on_purge: Callable[[], object] = lambda: None
-        """Called after each purge."""
-        self.persisted: Sequence[Container[str]] = ()
-        """The queries for the users in the files of a snapshot, as text, in one for each file.
+        """A callback after each purge, and after some answers to `persisted` queries."""
+        self.persisted: Sequence[set[str]] = ()
+        """The texts of the queries for the users in a snapshot, as one set per snapshot file.
 
-        A "not found" or unstorable answer to one of them calls `on_purge`, too.
+        If the answer to such a query is "not found" or unstorable, `on_purge` is called, too.
         """
         self.purges = 0
         """The number of purges so far."""
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The number of entries of found users and of "not found", also of expired ones."""
+        """The numbers of entries for found users and for "not found", including expired entries."""
         return {"found": len(self._found), "negative": len(self._negative)}
 
     def get(self, query: Query) -> Answer | None:
-        """Return the cached answer if it is fresh, else ``None``. No I/O, no waiting, no task."""
+        """Return the fresh cached answer or ``None``. This takes no I/O, no waiting and no task."""
         text = query.text
         entry = self._found.find(text) or self._negative.find(text)
         if entry is None or entry.epoch.expired:
@@ -118,18 +118,18 @@ class AnswerCache:
         return entry.answer
 
     def peek(self, query: Query) -> Answer | None:
-        """Return the answer as `get` does, without counting as a use of the entry."""
+        """Return the same answer as `get`, without an LRU update and without a refresh."""
         entry = self._found.find(query.text) or self._negative.find(query.text)
         is_fresh = entry and not entry.epoch.expired and self.timer() < entry.fresh_until
         return entry.answer if entry and is_fresh else None
 
     def get_failure(self, query: Query) -> LookupFailed | None:
-        """Return the failure of a recent lookup or ``None``."""
+        """Return the memoized failure of a recent lookup, or ``None``."""
         failed = self._failures.find(query.text)
         return failed[1] if failed is not None and self.timer() < failed[0] else None
 
     def get_stale(self, query: Query) -> Answer | None:
-        """Return a found answer that may be served while the backends fail, or ``None``."""
+        """Return a found answer, fresh or stale, to serve after a failed lookup, or ``None``."""
         entry = self._found.find(query.text)
         if entry is None or entry.epoch.expired:
             return None
@@ -139,24 +139,25 @@ class AnswerCache:
         return replace(entry.answer, stale=True) if now < entry.stale_until else None
 
     def ttl(self, answer: Answer) -> float:
-        """Return for how many seconds an answer is fresh, without jitter."""
+        """Return the time to live of an answer in seconds, without jitter."""
         limits, ttl = self.limits, answer.ttl
         if ttl is None:
             ttl = limits.ttl if answer.found else limits.negative_ttl
         return min(ttl, limits.degraded_ttl) if answer.degraded else ttl
 
     def keep_stale(self, query: Query, answer: Answer, seconds: float) -> None:
-        """Keep a found answer from elsewhere for `get_stale`, unless an entry lasts longer."""
+        """Store a found answer for `get_stale` only. An existing entry that lasts longer stays."""
         before, now = self._found.find(query.text), self.timer()
         if before is None or before.epoch.expired or before.stale_until < now + seconds:
             epoch = self._epochs[answer.backend]
-            # Fresh until now: `get` never returns it.
+            # The answer is fresh until now, so `get` never returns it.
             self._found.put(query.text, Entry(answer, epoch, now, now, now + seconds, now))
 
     def found_entries(self) -> Iterator[Iterable[tuple[str, Entry]]]:
-        """Yield some entries of found users at a time, by the text of their query.
+        """Yield the entries of found users in groups, each with the text of its query.
 
-        Lookups may run before the next ones. Removed entries are left out; new ones may be.
+        Lookups may run between two groups. Later groups omit entries removed meanwhile, and may
+        omit new entries.
         """
         for part in self._found.parts():
             yield (each for each in part if not each[1].epoch.expired)
@@ -164,10 +165,10 @@ class AnswerCache:
     def take_found_answers(
         self, other: AnswerCache, backends: Collection[str], running: Iterable[Query]
     ) -> None:
-        """Take the found answers of these backends out of a cache with the same limits for them.
+        """Move the found answers of these backends here from a cache with the same ``max_entries``.
 
-        The ``other`` keeps those of its ``running`` lookups: a stale answer in place of a failure.
-        Time does not depend on the number of entries.
+        The ``other`` cache keeps copies for its ``running`` lookups, to serve after a failure. The
+        time of the call does not depend on the number of entries.
         """
         kept, of_kept = Entries(other.limits.max_entries, other.counters), Epoch()
         for query in running:
@@ -183,7 +184,7 @@ class AnswerCache:
                 self._found.sweep()
 
     def describe(self, query: Query) -> CacheState:
-        """Return the cached state of a query."""
+        """Return the state of a query in the cache."""
         text, now = query.text, self.timer()
         entry = self._found.find(text) or self._negative.find(text)
         if entry is not None and not entry.epoch.expired:
@@ -199,7 +200,7 @@ class AnswerCache:
         self._failures.put(query.text, (self.timer() + self.limits.failure_memo, error))
 
     def store(self, query: Query, answer: Answer) -> None:
-        """Store the answer of a lookup if it can be served later; drop the entry it replaces."""
+        """Replace the cached answer of a query. The new answer is stored only if cacheable."""
         text, limits = query.text, self.limits
         ttl = stale_ttl = 0.0
         if answer.storable:
@@ -207,8 +208,8 @@ class AnswerCache:
             stale_ttl = limits.stale_if_error if answer.found else 0.0
         is_kept = ttl + stale_ttl > 0
         if not (answer.found and is_kept):
-            # What was cached before is out of date, and must not be served stale either. `get`
-            # reads it first, so it would hide a newer not-found.
+            # The earlier answer is out of date, and must not be served stale either. `get` reads
+            # found answers first, so this one would hide a newer "not found".
             self._found.drop_user(text)
             for persisted in self.persisted:
                 if text in persisted:
@@ -226,9 +227,9 @@ class AnswerCache:
         entries.put(text, Entry(answer, epoch, fresh_until, refresh_at, stale_until, now))
 
     def apply(self, purge: Purge) -> None:
-        """Drop what a purge names, and every not-found answer.
+        """Remove the answers that a purge names, and every "not found" answer and failure.
 
-        The result of a lookup that began before is not to be stored: it may have been computed
+        The caller must not store the result of a lookup that began before the purge. It may come
         from the purged data.
         """
         self.purges += 1
@@ -240,7 +241,7 @@ class AnswerCache:
                 epoch.expired = True
         self._negative.clear()
         self._failures.clear()
-        # Last: what is allocated while entries are freed keeps their memory from the system.
+        # Last: an object allocated while entries are freed would keep their memory pages in use.
         if not any(purge) or (purge.backends and not self._epochs):
             self._found.clear()
         elif purge.backends:

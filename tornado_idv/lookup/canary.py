@@ -1,6 +1,6 @@
 """Canaries: users who must be found before "not known here" of their backend is trusted.
 
-A source that lost its users, or the right to read them, seems to work and finds no user.
+A source may lose its users, or the right to read them. It then seems to work, and finds no user.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tornado_idv.model import Answer, ByCard, ByNickname, Query
 
 _log = logging.getLogger(__name__)
 _CHECK_INTERVAL = 30.0
-"""Seconds between two lookups of a canary without traffic."""
+"""Seconds between two lookups of the canaries while no other lookup needs them."""
 _Outcome = LookupFailed | Collection[str | None]
-"""The servers that found the canaries, or the reason not to trust the answers."""
+"""The result of a lookup of all canaries: the servers that found them, or the failure."""
 KINDS: Mapping[type[Query], str] = {ByNickname: "nickname", ByCard: "card_number"}
 """The kinds of query that canaries protect, with their names in options and metrics."""
 
 
 def canaries_of(options: BackendOptions) -> dict[str, Query]:
-    """Return the queries for the canaries of a backend by names for messages.
+    """Return the queries for the canaries of a backend, by the names of canaries in messages.
 
     No name contains a card number.
     """
@@ -43,7 +43,7 @@ def canaries_of(options: BackendOptions) -> dict[str, Query]:
 
 
 def absent_canaries_of(options: BackendOptions) -> dict[str, Query]:
-    """Return the queries for users expected to be "not found", named as in `canaries_of`."""
+    """Return the queries for users that must not be found, by their names in messages."""
     found: dict[str, Query] = {}
     for number, each in enumerate(options.canaries, start=1):
         if (text := each.absent or "").startswith("@"):
@@ -54,7 +54,7 @@ def absent_canaries_of(options: BackendOptions) -> dict[str, Query]:
 
 
 async def keep_checking(canaries: Callable[[], Iterable[Canary]]) -> None:
-    """Have canaries looked up without traffic, too."""
+    """Run a loop that looks canaries up without traffic, too."""
     while True:
         for each in canaries():
             each.check()
@@ -64,9 +64,9 @@ async def keep_checking(canaries: Callable[[], Iterable[Canary]]) -> None:
 class Canary:
     """The canaries of one backend for one ``kind`` of query. All of them must be found.
 
-    The ``absent`` users, the same for each kind, must not be found. ``look_up`` queries the
-    backend until a deadline; ``timer`` returns seconds. At most one lookup of the canaries runs at
-    a time, in ``task``. Waiting lookups share it, or the next one.
+    The ``absent`` users must not be found; they are the same for each kind. ``look_up`` takes a
+    query and a deadline. ``timer`` returns seconds. At most one lookup of the canaries runs at a
+    time, in ``task``. Lookups that need a confirmation share its result, or that of the next one.
     """
 
     def __init__(
@@ -94,22 +94,22 @@ class Canary:
         self.problem: str | None = None
         """The unexpected result of a canary, as a phrase, or ``None``.
 
-        A lookup of the canaries that fails does not change it.
+        If a lookup of the canaries fails, the value does not change.
         """
         self.task: asyncio.Task[None] | None = None
         self._found: dict[str | None, tuple[float, float]] = {}
-        """Start and end of the last lookup that confirmed all canaries, by server."""
+        """By server: the start and end times of its last lookup that confirmed all canaries."""
         self._began = -inf
         self._running: asyncio.Future[_Outcome] | None = None
         self._next: asyncio.Future[_Outcome] | None = None
 
     def share_state_of(self, other: Canary) -> None:
-        """Continue with the results of an equal `Canary`."""
+        """Take over the results of a `Canary` with the same options."""
         self.problem, self._began, self._found = other.problem, other._began, other._found
 
     @property
     def found(self) -> bool:
-        """Return whether a server has confirmed the canaries, without a contradiction since."""
+        """Return whether a server has confirmed the canaries since the last unexpected result."""
         return bool(self._found)
 
     @property
@@ -119,11 +119,11 @@ class Canary:
         return f"{self._success} {self._timer() - found_at:.1f} s ago"
 
     def is_fresh(self, ended: float, began: float = inf, server: str | None = None) -> bool:
-        """Return whether a confirmation covers a lookup with this start and end.
+        """Return whether the canaries were confirmed for a lookup with this start, end and server.
 
-        It must have ended before the lookup began: earlier the source may have been empty. It must
-        have begun at most ``max_age`` before the lookup ended. Only confirmations by the server of
-        the lookup count.
+        The confirmation must be by the same server. It must have ended before the lookup began,
+        because the source may have been empty until then. It must have begun at most ``max_age``
+        before the lookup ended.
         """
         found_at, found_by = self._found.get(server, (-inf, inf))
         return found_by <= began and self._covers(found_at, ended)
@@ -131,10 +131,10 @@ class Canary:
     async def confirm(
         self, ended: float, deadline: float, server: str | None = None
     ) -> Collection[str | None]:
-        """Return the servers that found the canaries, for a lookup with this end on this server.
+        """Return the servers that found the canaries. If needed, look the canaries up.
 
-        The servers may be others than that of the lookup. Waits until ``deadline`` of the running
-        loop's clock. Raises `Unavailable`.
+        ``ended`` and ``server`` are the end and the server of the lookup to confirm. ``deadline``
+        is a time of the running loop's clock. Raises `Unavailable`.
         """
         if self.is_fresh(ended, server=server):
             return {server}
@@ -150,9 +150,9 @@ class Canary:
         return outcome
 
     async def look_up(self, name: str) -> str | None:
-        """Look one canary up and return its server.
+        """Look one canary up by its name in `queries`. Return the server that responded.
 
-        Raises `LookupFailed`, and `Untrusted` for an unexpected result.
+        Raises `LookupFailed`, in particular `Untrusted` for an unexpected result.
         """
         # The guard spends up to half of this on the wait for a permit: the rest is one timeout.
         deadline = asyncio.get_running_loop().time() + 2 * self._options.timeout
@@ -173,16 +173,16 @@ class Canary:
         return None if answer is None else answer.server
 
     def check(self) -> None:
-        """Look the canaries up, unless their last lookup is recent."""
+        """Start a lookup of the canaries, unless the last lookup is recent or still runs."""
         if self._timer() - self._began >= _CHECK_INTERVAL and self.task is None:
             self._start()
 
     def _covers(self, began: float, ended: float) -> bool:
-        # With 0 only a lookup that starts later counts, even if the clock shows the same time.
+        # With `max_age` 0, only a later lookup of the canaries counts, even at the same clock time.
         return self._max_age > 0 and ended - began <= self._max_age
 
     def _start(self) -> asyncio.Future[_Outcome]:
-        """Return the future of the next lookup, which starts now or after the running lookup."""
+        """Start a lookup of the canaries, now or after the running one. Return its future."""
         loop = asyncio.get_running_loop()
         if self._next is None:
             self._next = loop.create_future()
@@ -191,7 +191,7 @@ class Canary:
         return self._next
 
     async def _run(self) -> None:
-        """Look the canaries up, repeatedly while lookups wait for them."""
+        """Look the canaries up. Repeat this while callers of `_start` wait for a result."""
         try:
             while self._next is not None:
                 self._running, self._next = self._next, None
@@ -201,7 +201,7 @@ class Canary:
             self._running = self._next = self.task = None
 
     async def _find_all(self) -> _Outcome:
-        """Return the servers that found the canaries, or the reason not to trust the answers."""
+        """Look all canaries up. Return the servers that found them, or the failure."""
         servers = set[str | None]()
         for name in self.queries:
             try:

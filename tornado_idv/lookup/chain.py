@@ -23,7 +23,7 @@ _Observe = Callable[[str, Call], Call]
 
 
 class Explanation(NamedTuple):
-    """The answer of a lookup, or why there is none, and how each call ended, in order."""
+    """The result of an explained lookup: the answer or failure, and the calls in order."""
 
     end: Answer | LookupFailed
     calls: list[BackendCall]
@@ -36,10 +36,10 @@ class Explanation(NamedTuple):
 
 
 class Chain:
-    """Dispatches lookups by the hook ``idv_identify``: to the guards in order, then to plugins.
+    """Calls the hook ``idv_identify`` for a lookup: the guards in order, then the plugins.
 
-    It has a private plugin manager with the guards and the implementations of ``plugins``. Other
-    parameters are those of `Directory`.
+    A private plugin manager contains the guards, and the implementations from ``plugins``. The
+    other parameters are explained in `Directory`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Chain:
         manager = pluggy.PluginManager(hookspecs.PROJECT)
         manager.add_hookspecs(hookspecs)
         of_plugins = map(_PluginDispatch, plugins.hook.idv_identify.get_hookimpls())
-        # pluggy calls the last one first: guards come before plugins, even those with `tryfirst`.
+        # pluggy calls the last registered one first: guards precede plugins, even `tryfirst` ones.
         for each in (*of_plugins, *reversed(guards)):
             manager.register(each)
         self._hook = manager.hook.idv_identify
@@ -71,11 +71,11 @@ class Chain:
         self._canaries = {each.name: each.canaries for each in guards}
 
     async def find(self, query: Query, observe: _Observe | None = None) -> Answer:
-        """Return the answer for the cache and the response; raises `Unavailable` or `Broken`.
+        """Query the backends, then plugins, and return the answer. Raises `Unavailable`, `Broken`.
 
-        *Not found* needs "not known here" from every backend serving the query: a skipped one
-        might know the user. Its TTL is the shortest that one of them allows. ``observe`` gets the
-        name and the call of each backend and plugin, and returns the call to await.
+        *Not found* needs "not known here" from every backend serving the query: a skipped backend
+        might know the user. The TTL of *not found* is the shortest of these backends. ``observe``
+        gets the name and the call of each backend and plugin, and returns the call to await.
         """
         deadline = asyncio.get_running_loop().time() + self._timeout
         calls: list[NamedCall] = self._hook(query=query, deadline=deadline)
@@ -117,7 +117,7 @@ class Chain:
         )
 
     async def explain(self, query: Query) -> Explanation:
-        """Look up as `find` does, and return how each call ended."""
+        """Look a user up as `find` does, and record the outcome of each call."""
         calls: list[BackendCall] = []
 
         async def observe(name: str, call: Call) -> Answer | None:
@@ -143,7 +143,7 @@ class Chain:
 
 
 class _PluginDispatch:
-    """The ``idv_identify`` of a plugin. It has no guard: only the deadline bounds it."""
+    """The hook implementation ``idv_identify`` of a plugin. It has a deadline, but no guard."""
 
     def __init__(self, implementation: HookImpl) -> None:
         self.name = implementation.plugin_name

@@ -1,8 +1,8 @@
 """A circuit breaker: after repeated failures, calls to a backend are rejected for a while.
 
-After a number of consecutive failures the circuit *opens* and rejects every call. When its time is
-over, it lets one call at a time through as a probe. A success closes the circuit; a failure opens
-it for twice the time. Callers report the end of each call.
+After a number of consecutive failures, the circuit *opens* and rejects every call for some time.
+Then it lets one call at a time through as a probe. A successful probe closes the circuit. A failed
+probe opens it again for twice the time. Callers must report the end of each call.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tornado_idv.interfaces.backend import BreakerOptions
 
 _JITTER = 0.2  # processes whose circuits opened together probe at different times
 BreakerState = Literal["closed", "half_open", "open"]
-"""Whether calls are let through: all, a probe, or none."""
+"""The calls that are let through: ``closed`` all, ``half_open`` one probe, ``open`` none."""
 
 
 class Permit(Enum):
-    """Permit for a call, whose result must be reported."""
+    """The permission to make one call. The result of the call must be reported."""
 
     REGULAR = auto()
     PROBE = auto()
 
 
 class CircuitBreaker:
-    """One circuit. ``timer`` returns seconds; ``chance`` returns numbers from 0 to 1."""
+    """The circuit of a backend. ``timer`` returns seconds, ``chance`` numbers from 0 to 1."""
 
     def __init__(
         self,
@@ -47,18 +47,18 @@ class CircuitBreaker:
 
     @property
     def state(self) -> BreakerState:
-        """The state: all calls are let through, a probe, or none."""
+        """The current state. An open circuit becomes ``half_open`` when its time is over."""
         if self._open_until is None:
             return "closed"
         return "open" if self.next_probe else "half_open"
 
     @property
     def next_probe(self) -> float:
-        """Seconds until an open circuit lets a probe through."""
+        """Seconds until an open circuit lets a probe through, otherwise 0."""
         return 0.0 if self._open_until is None else max(self._open_until - self._timer(), 0.0)
 
     def try_acquire(self) -> Permit | None:
-        """Return a permit for one call, which must be reported; ``None`` rejects the call."""
+        """Return a permit for one call, or ``None`` if the circuit rejects the call."""
         if self._open_until is None:
             return Permit.REGULAR
         if self._probing or self._timer() < self._open_until:
@@ -67,7 +67,7 @@ class CircuitBreaker:
         return Permit.PROBE
 
     def succeeded(self, permit: Permit) -> None:
-        """Report that the backend responded, whatever the result."""
+        """Report that the backend responded to a call, with any result."""
         if permit is Permit.PROBE:
             self.close()
         # A regular call may have begun before the circuit opened: only a probe closes it.
@@ -75,7 +75,7 @@ class CircuitBreaker:
             self.failures = 0
 
     def close(self) -> None:
-        """Let every call through."""
+        """Close the circuit: let every call through."""
         self._probing = False
         self._open_until = None
         self._period = self._options.open_for
@@ -96,7 +96,7 @@ class CircuitBreaker:
         return True
 
     def retry(self) -> None:
-        """Let the next call of an open circuit through, as a probe: the backend responds again."""
+        """End the wait of an open circuit, so that the next call probes the backend."""
         if self._open_until is not None:
             self._open_until = self._timer()
 

@@ -13,14 +13,14 @@ from tornado_idv.model import User
 ComparisonResult = Literal[
     "match", "missing", "extra", "differs", "unverified", "source_failed", "target_failed"
 ]
-"""``missing`` is found in the source, and not in the target; ``extra`` is the reverse."""
+"""``missing``: only the source has the user. ``extra``: only the target has the user."""
 
 
 class Comparison(Struct, frozen=True):
-    """The result for one query.
+    """The result of comparing two sources by one query.
 
-    ``fields`` are the differing fields. ``user`` is that of the source, or of the target if only
-    the target has one.
+    ``fields`` are the names of the differing fields. ``user`` is the user in the source. If only
+    the target has a user, it is the user in the target.
     """
 
     result: ComparisonResult

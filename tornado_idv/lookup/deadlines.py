@@ -1,7 +1,7 @@
 """Many deadlines on one event-loop timer, and a timeout for a block of code.
 
-Each lookup past the cache sets two deadlines and rarely reaches one. A timer handle for each, or
-`asyncio.timeout`, would take 10 to 25 % of the lookup (benchmarks/dispatch.py).
+Each uncached lookup sets two deadlines, and rarely reaches them. A timer handle or
+`asyncio.timeout` for each would take 10 to 25 % of the lookup's time (benchmarks/dispatch.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Generic, Self, TypeVar
 Key = TypeVar("Key")
 
 _RESOLUTION = 0.005
-"""Seconds between two scans for expired keys, whatever their number."""
+"""Minimum seconds from a scan for expired keys to the next scan."""
 
 
 class DeadlineQueue(Generic[Key]):
@@ -31,15 +31,15 @@ class DeadlineQueue(Generic[Key]):
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, key: Key, when: float) -> None:
-        """Set the deadline of a key. Call `discard` when it is met."""
+        """Add a key with its deadline. The caller must `discard` a key that is done earlier."""
         self._deadlines[key] = when
         if when < self._next_scan:
             self._schedule(when)
 
     def discard(self, key: Key) -> None:
-        """Remove a key, unless it has expired."""
-        # The timer is not changed: most deadlines are met, and a scan that finds nothing
-        # costs less than rescheduling for each of them.
+        """Remove a key before its deadline. For an expired key, do nothing."""
+        # The timer is not changed: most keys are discarded, and a scan that finds nothing costs
+        # less than a new schedule for each of them.
         self._deadlines.pop(key, None)
 
     def _schedule(self, when: float) -> None:
@@ -60,10 +60,10 @@ class DeadlineQueue(Generic[Key]):
 
 
 class Timeout:
-    """Cancel the block at ``deadline`` (the loop's clock). The block then raises `TimeoutError`.
+    """A context manager that cancels its block at ``deadline``, and then raises `TimeoutError`.
 
-    As with `asyncio.timeout_at`, any other cancellation raises `CancelledError`. ``queue`` must be
-    a ``DeadlineQueue(Timeout.expire)``.
+    ``deadline`` is a time of the loop's clock. As with `asyncio.timeout_at`, any other cancellation
+    raises `CancelledError`. ``queue`` must be a ``DeadlineQueue(Timeout.expire)``.
     """
 
     __slots__ = ("_cancellations", "_deadline", "_queue", "_task", "expired")
@@ -83,7 +83,7 @@ class Timeout:
         return self
 
     def expire(self) -> None:
-        """Cancel the block: its deadline has passed."""
+        """Cancel the block, because its deadline has passed."""
         self.expired = True
         self._task.cancel()
 

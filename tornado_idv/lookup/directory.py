@@ -1,4 +1,4 @@
-"""The directory: the answer cache, then the configured backends in order."""
+"""The directory looks users up in the answer cache, then in the configured backends in order."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from tornado_idv.model import Answer, Query, User
 
 _log = logging.getLogger(__name__)
 Observer = Callable[..., object]
-"""Called with the arguments of the hook ``idv_lookup_finished``."""
+"""A function that takes the arguments of the hook ``idv_lookup_finished``."""
 
 
 class Layer(Protocol):
     """A layer between the cache of one directory and its backends, such as a shared cache."""
 
     async def look_up(self, query: Query, min_ttl: float, proceed: LookUp) -> Answer:
-        """Return an answer of this layer, or else of ``proceed``, as `LookUp` does."""
+        """Return an answer from this layer, or else call ``proceed``. See `LookUp`."""
         ...
 
     def purge(self, purge: Purge) -> None:
-        """Purge answers from this layer. The directory has purged its own cache before."""
+        """Purge answers from this layer. The directory has already purged its cache."""
         ...
 
     def follow(self) -> None:
-        """Apply later purges by other processes to the cache of the directory."""
+        """From now on, apply purges by other processes to the cache of the directory."""
         ...
 
 
 class Directory:
     """Looks users up in the cache, the configured backends and the ``idv_identify`` hook.
 
-    ``manager`` has the hooks of plugins. ``encode`` returns the response body for a user, and for
-    ``None``, "not found". ``accepts`` returns whether a response can contain a record. ``timeout``
-    bounds one lookup, in seconds. ``on_backend_result`` is called after every call of a backend.
-    ``previous`` is the directory to `replace`: a backend of both keeps its circuit breaker and its
-    running calls. Lookups pass the ``layers`` in this order, then the backends.
+    ``manager`` has the hooks of plugins. ``encode`` returns the response body for a user; ``None``
+    means "not found". ``accepts`` returns whether a response can contain a user. ``timeout`` limits
+    a lookup, in seconds. ``on_backend_result`` is called after every call of a backend. This
+    directory will `replace` the ``previous`` one: a backend of both keeps its circuit breaker and
+    its running calls. A lookup passes the ``layers`` in order, then the backends.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Directory:
         self.canaries = [canary for each in self.guards for canary in each.canaries.values()]
         most = min((each.backend.options.max_concurrent for each in self.guards), default=1)
         self.batch_slots = Bulkhead(max(1, most // 2))
-        """Lookups of batches at a time: single lookups find a free slot at each backend."""
+        """Limits concurrent lookups of batches. Each backend keeps slots for single lookups."""
         self.batch_turn = asyncio.Lock()
-        """Held by a batch at the start of a lookup, until other events of the loop were handled."""
+        """A batch holds this lock at the start of a lookup, until other loop events are handled."""
         self._chain = chain = Chain(manager, self.guards, cache, encode, timeout)
         if previous is None:
             self._follow_changes()
@@ -94,32 +94,31 @@ class Directory:
         self.observe("plugins", of_plugins, of_plugins)
 
     async def find(self, query: Query) -> Answer:
-        """Return the answer to a query; raises `Unavailable` or `Broken` if there is none.
+        """Return the answer to a query. Raises `Unavailable` or `Broken` if the lookup fails.
 
         *Not found* means "not known here" from every backend serving the query.
         """
         return self.get_cached(query) or await self.start(query)
 
     def get_cached(self, query: Query) -> Answer | None:
-        """Return the cached answer if it is fresh, else ``None``, without I/O."""
+        """Return the fresh cached answer or ``None``, without I/O. Observers of hits are called."""
         answer = self.cache.get(query)
         if answer is not None and self._of_hits:
             _notify(self._of_hits, query, answer, cached=True)
         return answer
 
     def start(self, query: Query) -> asyncio.Future[Answer]:
-        """Start a lookup past the cache; the future has the result of `find`."""
+        """Start or join a lookup past the cache. Return a future for the result of `find`."""
         return self._single_flight.add(query)
 
     async def explain(self, query: Query) -> Explanation:
-        """Call the backends as a lookup does, past the cache; nothing is cached."""
+        """Look a user up in the backends, without the cache, and return how each call ended."""
         return await self._chain.explain(query)
 
     def replace(self, previous: Directory, kept: Sequence[str]) -> None:
         """Replace ``previous``, and take over the cached users of its backends named in ``kept``.
 
-        Running lookups continue in the previous directory. Their answers are not cached in this
-        one.
+        Running lookups continue in ``previous``. Their answers are not cached in this directory.
         """
         if kept:
             self.cache.take_found_answers(previous.cache, kept, previous._single_flight.queries)
@@ -127,13 +126,13 @@ class Directory:
         previous.stop_refreshing()
 
     def stop_refreshing(self) -> None:
-        """Cancel the waiting refreshes."""
+        """Cancel the background refreshes that have not started a lookup yet."""
         self._single_flight.stop_refreshing()
 
     async def join(self) -> None:
-        """Wait until no lookup is running, also of canaries: their backends can be closed."""
+        """Wait for all running lookups, also of canaries. Then the backends can be closed."""
         await self._single_flight.join()
-        while self.batch_slots.in_use:  # a batch that waits for one begins its next lookup
+        while self.batch_slots.in_use:  # a batch that waits for a lookup starts its next one
             await asyncio.sleep(0)
             await self._single_flight.join()
         while tasks := [each.task for each in self.canaries if each.task]:
@@ -142,7 +141,7 @@ class Directory:
     def observe(self, owner: str, lookups: Sequence[Observer], hits: Sequence[Observer]) -> None:
         """Call ``lookups`` after each lookup past the cache, and ``hits`` after each cache hit.
 
-        They replace earlier ones of this ``owner``.
+        These functions replace earlier functions of the same ``owner``.
         """
         self._observers[owner] = lookups, hits
         self._of_lookups = [
@@ -151,7 +150,7 @@ class Directory:
         self._of_hits = [each for _, of_hits in self._observers.values() for each in of_hits]
 
     def purge(self, purge: Purge) -> None:
-        """Purge cached answers here, and in the layers behind the cache."""
+        """Purge answers from the cache, and from the layers behind it."""
         self.cache.apply(purge)
         for each in self._layers:
             each.purge(purge)
@@ -163,9 +162,9 @@ class Directory:
             each.follow()
 
     def _purge_from(self, changed: str, *queries: Query) -> None:
-        """Purge cached answers of this backend, and of all later ones: it may pre-empt them.
+        """Purge the answers of the ``changed`` backend, and of later ones: it may pre-empt them.
 
-        With ``queries`` only the answers for these users are purged, of all backends.
+        With ``queries``, purge only the answers for these users, but of all backends.
         """
         names = [guard.name for guard in self.guards]
         later = () if queries else names[names.index(changed) :]
@@ -186,9 +185,9 @@ def _notify(
 
 
 def _observers(manager: pluggy.PluginManager) -> list[Observer]:
-    """Return a caller of ``idv_lookup_finished`` for each plugin with this hook.
+    """Return one function per plugin with the hook ``idv_lookup_finished``, to call this hook.
 
-    One call for all plugins would end at the first exception.
+    A single call for all plugins would end at the first exception.
     """
     hook, plugins = manager.hook.idv_lookup_finished, manager.get_plugins()
     return [

@@ -13,7 +13,7 @@ from tornado_idv.model import Answer
 
 
 class Epoch(Struct, eq=False, gc=False):
-    """The time between two purges of one backend. Expiring it drops all its entries in one step."""
+    """The time between two purges of a backend. If ``expired``, all its entries are invalid."""
 
     expired: bool = False
 
@@ -21,9 +21,9 @@ class Epoch(Struct, eq=False, gc=False):
 class Entry(Struct, eq=False, gc=False):
     """A cached answer and its times, in seconds of the cache's timer.
 
-    It is fresh until ``fresh_until`` and may be served stale until ``stale_until``. A hit
-    before ``next_check`` only returns the answer; a later one also updates the LRU order, and
-    from ``refresh_at`` on starts a refresh.
+    The answer is fresh until ``fresh_until``, and may be served stale until ``stale_until``. A hit
+    before ``next_check`` only returns the answer. A later hit also updates the LRU order. From
+    ``refresh_at`` on, a hit starts a refresh.
     """
 
     answer: Answer
@@ -35,20 +35,20 @@ class Entry(Struct, eq=False, gc=False):
 
 
 class Entries(Table[Entry]):
-    """Entries by the text of their query: a str caches its hash, a `Query` computes its own."""
+    """Entries by the text of their query. Unlike a `Query`, a text caches its hash."""
 
     def __init__(self, size: int, counters: Counters) -> None:
         super().__init__(size, counters)
         self._same_user: list[dict[str, str | set[str]]] = [{} for _ in self._parts]
-        """For each nickname and card, the entries of its user under another text.
+        """For each nickname and card number, the other texts with an entry of the same user.
 
-        A purge by one of them drops the entry of the other. It is mostly one: a set for each would
-        take 20 MB for 100,000 entries.
+        So a purge by one text also drops the entries of the others. A single text is not in a set:
+        100,000 sets would take 20 MB.
         """
         self._unswept = 0
 
     def put(self, text: str, entry: Entry) -> Entry | None:
-        """Add an entry, and return the one that it replaces."""
+        """Add an entry. Return the replaced entry, or ``None``."""
         before = Table.put(self, text, entry)  # `super` takes longer
         if before is not None:
             if before.answer.user == entry.answer.user:
@@ -64,7 +64,7 @@ class Entries(Table[Entry]):
         return before
 
     def drop_user(self, text: str) -> None:
-        """Remove the entries of a user by the text of a query; the others cost no time."""
+        """Remove all entries of a user, by the text of one query. Takes constant time."""
         if not self._count:
             return
         texts = self._same_user[hash(text) % self._number].get(text, ())
@@ -72,13 +72,13 @@ class Entries(Table[Entry]):
             self.pop(each)
 
     def clear(self) -> None:
-        """Remove all entries. The memory of many is freed in steps."""
+        """Remove all entries. The memory of many entries is freed in steps."""
         index, self._same_user = self._same_user, [{} for _ in self._parts]
         super().clear()
         take(emptied(index))
 
     def sweep(self) -> None:
-        """Remove the entries of expired epochs, many in steps. A running sweep starts over."""
+        """Remove the entries of expired epochs, in steps. A running sweep starts over."""
         is_running, self._unswept = self._unswept > 0, self._number
         if not is_running:
             take(self._swept())

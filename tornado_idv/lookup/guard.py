@@ -1,8 +1,8 @@
 """One backend behind its guard: timeout, concurrency limit, circuit breaker, query filter.
 
-The guard also validates what the backend returns. Only the backend's own failures count
-against its circuit breaker: never the query, a caller that disconnects, this service's limits,
-or "not known here".
+The guard also validates the results of the backend. Only failures of the backend count against its
+circuit breaker. Errors caused by the query, disconnected clients, limits of this service, and "not
+known here" do not count.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ from tornado_idv.plugin_calls import is_cancelled
 _log = logging.getLogger(__name__)
 Call = Coroutine[Any, Any, Answer | None]
 NamedCall = tuple[str, Call]
-"""A call before its start, with the name of its backend or plugin."""
+"""The name of a backend or plugin, and its call as a coroutine that has not started."""
 _MIN_TIME_LEFT = 0.05
-"""Seconds: with less of the request's time left the backend is not called."""
+"""Minimum remaining seconds of a request. With less time, the backend is not called."""
 _RECOVERY_INTERVAL = 10.0
-"""The minimum of seconds between two log lines "available again" of one backend."""
+"""Minimum seconds between two log lines "available again" of one backend."""
 _MAX_TRIES = 4
 """Maximum attempts to look up a user and the canary on the same server."""
 _OPEN = "circuit breaker open"
 _EXCLUDED = Answer(None)
-"""The answer to a query excluded by ``match``."""
+"""The answer to a query excluded by the option ``match``."""
 
 
 CallResult = Literal[
     "found", "not_found", "unavailable", "broken", "rejected", "cancelled", "verified"
 ]
-"""The result of a call. ``rejected``: the backend was not called.
+"""The result of a call. ``rejected``: the guard did not call the backend.
 
-``verified`` is not a call: the backend itself has made sure that lookups succeed."""
+``verified`` is reported without a call: the backend has made sure that lookups succeed."""
 
 
 class NotCalled(Unavailable):
-    """The guard rejected the call: this says nothing about the backend."""
+    """The guard did not call the backend: a limit, an open circuit, or too little time left."""
 
 
 class BackendCall(Struct, frozen=True):
-    """A call of a backend: its outcome, as a phrase for the operator, and its duration."""
+    """A finished call of a backend or plugin. ``outcome`` is a phrase for the operator."""
 
     backend: str
     outcome: str
@@ -73,13 +73,13 @@ class BackendCall(Struct, frozen=True):
 
 
 class Guard:
-    """A configured backend as the directory calls it.
+    """Calls one configured backend for the directory.
 
-    Whatever the backend does, its lookups end within its ``timeout`` with the requested
-    `User`, with "not known here", or with `Unavailable` or `Broken` in the backend's name.
-    ``accepts`` returns whether a response can contain a record. ``on_result`` is called with every
-    `BackendCall`. ``ttl`` is the configured time to live of users without ``cache_ttl``; ``timer``
-    returns seconds. If a backend has several guards, one of them ``listens`` to it.
+    Whatever the backend does, a lookup ends by its deadline. The result is the requested `User`,
+    "not known here", or an `Unavailable` or `Broken` with the name of the backend. ``accepts``
+    returns whether a response can contain a user. ``on_result`` is called with every `BackendCall`.
+    ``ttl`` is the time to live of users if the option ``cache_ttl`` is not set. ``timer`` returns
+    seconds. If a backend has several guards, only one of them ``listens`` to `on_available`.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Guard:
         self._next_recovery = -inf
 
     def share_state_of(self, other: Guard) -> None:
-        """Share the circuit breaker and the concurrency limit with a guard of the same backend."""
+        """Take over circuit breaker, bulkhead and canary results of a guard of the same backend."""
         self.breaker, self._bulkhead = other.breaker, other._bulkhead
         self.backend.on_available(self._on_available)
         self._failing, self._next_recovery = other._failing, other._next_recovery
@@ -137,7 +137,7 @@ class Guard:
         return self._bulkhead.in_use
 
     def record_steps(self) -> list[Step]:
-        """Record the steps of all later lookups in the returned list."""
+        """Return a list that will contain the steps of all later lookups."""
         self._steps = []
         return self._steps
 
@@ -145,14 +145,14 @@ class Guard:
         return type(query) in self._serves
 
     def is_asked(self, query: Query) -> bool:
-        """Return whether the backend itself is called for this query."""
+        """Return whether the backend serves this kind of query and ``match`` includes the query."""
         return type(query) in self._serves and (self._match is None or self._match(query.text))
 
     @hookimpl
     def idv_identify(self, query: Query, deadline: float) -> NamedCall | None:
-        """Return the call of `find`, ``None`` for a kind of query that the backend does not serve.
+        """Return the name of the backend, and the call of `find` to await.
 
-        The calls of all backends are in one list, so each has its name.
+        For a kind of query that the backend does not serve, return ``None``.
         """
         return (self.name, self.find(query, deadline)) if self.serves(query) else None
 
@@ -161,7 +161,7 @@ class Guard:
         if self._match is not None and not self._match(query.text) and not canary:
             return _EXCLUDED
         started = self._timer()
-        outcome = "client disconnected"  # unless it ends otherwise below
+        outcome = "client disconnected"  # unless the lookup ends otherwise below
         result: CallResult = "cancelled"
         try:
             answer = await self._find(query, deadline, canary=canary)
@@ -189,9 +189,9 @@ class Guard:
     async def _trusted(
         self, query: Query, answer: Answer | None, started: float, deadline: float
     ) -> Answer | None:
-        """Return the answer once its server has confirmed the canaries; raises `Unavailable`.
+        """Return the answer after its server has confirmed the canaries. Raises `Unavailable`.
 
-        Called without a permit of the bulkhead: the lookup of the canaries needs one.
+        The caller must not hold a permit of the bulkhead, because the canaries need one.
         """
         canary = self.canaries.get(type(query))
         if canary is None or (answer is not None and answer.found and not canary.judges_found):
@@ -204,25 +204,24 @@ class Guard:
             found_by = await canary.confirm(self._timer(), deadline, server)
             if before == found_by == {server}:
                 break
-            # The source may have been empty until just before the canaries were found.
+            # Look the user up again: the source may have been empty until the canaries were found.
             before, started = found_by, self._timer()
             answer = await self._find(query, deadline)
             if answer is not None and answer.found and not canary.judges_found:
                 break  # a found user needs no confirmation
         else:
-            text = "its canary is found by other servers than the one that does not know the user"
-            raise Unavailable(text)
+            raise Unavailable("the server that answered has not found the canary; others have")
         if self._steps is not None:
             self._steps.append(Step("canary", canary.summary))
         return answer
 
     async def _find(self, query: Query, deadline: float, *, canary: bool = False) -> Answer | None:
-        """Call the backend with a permit, and report the end to the circuit breaker."""
+        """Call the backend within its limits, and report the result to the circuit breaker."""
         if not self._bulkhead.try_acquire():
             if not self._bulkhead.can_queue:
                 raise NotCalled("max_concurrent reached, and its queue is full")
-            # The other half is for the call, or for the next backend. Canaries go first: other
-            # lookups wait for their results.
+            # Wait for half of the time. The rest is for the call, or for the next backend. Canaries
+            # go first, because other lookups wait for their results.
             until = (asyncio.get_running_loop().time() + deadline) / 2
             if not await self._bulkhead.acquire(until, first=canary):
                 raise NotCalled("max_concurrent reached, and timed out in its queue")
@@ -254,7 +253,7 @@ class Guard:
     async def _call(
         self, query: Query, now: float, deadline: float, *, canary: bool
     ) -> Answer | None:
-        """Call the backend; whatever it raises becomes `Unavailable` or `Broken`."""
+        """Call the backend. Each exception of the backend becomes `Unavailable` or `Broken`."""
         own_deadline = now + self._timeout
         timeout = Timeout(self._deadlines, min(own_deadline, deadline))
         try:
@@ -337,7 +336,7 @@ class Guard:
 
 
 def check_text(user: User) -> None:
-    """Raise `Broken` for an invalid plan or profile URL."""
+    """Raise `Broken` if the plan or the profile URL of a user is invalid."""
     if not is_plan(user.plan):
         raise Broken(f"returned a user whose plan is not {PLAN_FORMAT}")
     if user.profile_url is not None and not is_profile_url(user.profile_url):
@@ -345,7 +344,7 @@ def check_text(user: User) -> None:
 
 
 def outcome_of(end: Answer | LookupFailed | None) -> tuple[str, CallResult]:
-    """Return how a call ended, as a phrase for the operator and as one of a few words."""
+    """Return the outcome of a call, as a phrase for the operator and as a `CallResult`."""
     if isinstance(end, Broken):
         return end.reason, "broken"
     if isinstance(end, LookupFailed):

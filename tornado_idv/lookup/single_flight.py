@@ -1,7 +1,7 @@
-"""Lookups past the cache: concurrent callers with one query share one running lookup.
+"""Lookups past the cache. Concurrent callers with the same query share one running lookup.
 
-A lookup runs in its own task: it continues after its first caller has left. Each caller has its
-own future.
+A lookup runs in a separate task, so it continues after its first caller has left. Each caller has a
+separate future.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tornado_idv.lookup.deadlines import DeadlineQueue
 from tornado_idv.model import Answer, Query
 
 _MAX_REFRESHES = 4
-"""Refreshes at a time: they leave most calls of a backend to lookups that a client waits for."""
+"""Maximum concurrent refreshes. Most calls of a backend stay available to lookups of clients."""
 _MAX_WAITING_REFRESHES = 1000
 LookUp = Callable[[Query, float], Coroutine[Any, Any, Answer]]
-"""Return an answer that stays fresh for more than these seconds; raises `LookupFailed`."""
+"""Takes a query and a minimum TTL in seconds. Returns an answer, or raises `LookupFailed`."""
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One running lookup and its callers. ``purges`` is the number of purges before it.
+    """A running lookup and its callers. ``purges`` is the number of purges before its start.
 
-    ``min_ttl`` is ``None`` except for a refresh; see `LookUp`.
+    Only a refresh has a ``min_ttl``; see `LookUp`.
     """
 
     query: Query
@@ -40,11 +40,11 @@ class _Call:
 
 
 class SingleFlight:
-    """Running lookups by query.
+    """Starts lookups, and shares each of them between concurrent callers with the same query.
 
-    Their outcomes are in the cache before a caller gets them. A caller gets a stale answer, if
-    there is one, in place of a failure, and `Unavailable` if the lookup takes ``timeout`` seconds.
-    ``on_outcome`` is called once for each lookup, after its callers got their answers.
+    The outcome of a lookup is cached before its callers get it. A lookup of ``timeout`` seconds
+    fails as `Unavailable`. In place of a failure, callers get a stale answer from the cache, where
+    possible. ``on_outcome`` is called once per lookup, after its callers have their answers.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class SingleFlight:
         self._deadlines = DeadlineQueue(self._time_out)
 
     def add(self, query: Query) -> asyncio.Future[Answer]:
-        """Return a future for the answer, by the running lookup of the query or by a new lookup.
+        """Return a future for the answer. Join the running lookup of the query, or start one.
 
-        If a lookup of the query has just failed, none is started: the future has that failure, or
-        the stale answer. After a timeout the next caller starts a new lookup.
+        If a recent failure is memoized, no lookup is started: the future has the failure, or a
+        stale answer. After a timeout, the next caller starts a new lookup.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
@@ -81,14 +81,14 @@ class SingleFlight:
         return future
 
     def start_refresh(self, query: Query) -> None:
-        """Renew a cached answer in the background, unless too many refreshes wait."""
+        """Renew a cached answer in the background, unless too many refreshes are waiting."""
         if len(self._refreshes) < _MAX_WAITING_REFRESHES:
             task = asyncio.get_running_loop().create_task(self.refresh(query))
             self._refreshes.add(task)
             task.add_done_callback(self._refreshes.discard)
 
     async def refresh(self, query: Query) -> None:
-        """Renew a cached answer, unless a lookup is running; wait until the timeout."""
+        """Renew a cached answer, unless its lookup is already running. Wait until the timeout."""
         async with self._refresh_slots:
             if self._find(query) is None:
                 limits = self._cache.limits
@@ -97,7 +97,7 @@ class SingleFlight:
                 await asyncio.wait([call.task], timeout=self._timeout)
 
     def stop_refreshing(self) -> None:
-        """Cancel the waiting refreshes."""
+        """Cancel the background refreshes that have not started a lookup yet."""
         for task in self._refreshes:
             task.cancel()
 
@@ -113,7 +113,7 @@ class SingleFlight:
             self._tasks -= done  # a task cancelled before it began has not removed itself
 
     def _find(self, query: Query) -> _Call | None:
-        """Return the current call. After a purge or a timeout there is none."""
+        """Return the running call to join. After a purge or a timeout, return ``None``."""
         call = self._calls.get(query.text)
         return call if call is not None and call.purges == self._cache.purges else None
 
@@ -149,12 +149,12 @@ class SingleFlight:
             result = "ok" if isinstance(outcome, Answer) else "failed"
             self._cache.counters.refreshes[result] += 1
         for i, waiter in enumerate(call.waiters):
-            # The first caller has started the lookup, except that of a refresh.
+            # The first caller has started the lookup, unless it is a refresh.
             if isinstance(outcome, Answer) and (i > 0 or call.min_ttl is not None):
                 self._settle(waiter, query, replace(outcome, coalesced=True))
             else:
                 self._settle(waiter, query, outcome)
-        self._deadlines.discard(call)  # last: until then no waiter may wait for ever
+        self._deadlines.discard(call)  # last: after an error above, the timeout still ends waits
         if isinstance(outcome, Answer | LookupFailed):
             self._on_outcome(query, outcome)
 
@@ -173,7 +173,7 @@ class SingleFlight:
         if isinstance(outcome, TimeoutError):
             outcome = Unavailable(f"no answer within {self._timeout:g} s")
         if isinstance(outcome, LookupFailed):
-            # Raising it adds a traceback, and callers share the original.
+            # Each caller gets a copy, because a `raise` adds its traceback to the exception.
             outcome = self._cache.get_stale(query) or outcome.copy()
         if isinstance(outcome, Answer):
             future.set_result(outcome)

@@ -10,17 +10,17 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 
 def identity_of(*parts: object) -> bytes:
-    """Return a digest of options; a rotated `Password` does not change it.
+    """Return a digest of options. A changed `Password` does not change the digest.
 
-    Other secrets may select the data of a source, so they count. Store the digest only as
-    `sealed`. Options that later versions add do not change it.
+    Other secrets may select the data of a source, so they change the digest. New options of later
+    versions do not change it. Store the digest only as `sealed`.
     """
     return hashlib.sha256(json.dumps(parts, default=_plain).encode()).digest()
 
 
 @lru_cache(maxsize=16)
 def sealed(identity: bytes) -> str:
-    """Return an identity as it is stored. This takes 50 ms, as does each guess of a secret."""
+    """Return the form of an identity to store. It takes 50 ms, so guesses of secrets are slow."""
     return hashlib.scrypt(identity, salt=b"tornado-idv", n=2**14, r=8, p=1, dklen=32).hex()
 
 

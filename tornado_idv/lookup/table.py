@@ -1,7 +1,7 @@
-"""A table of values by text whose operations take no time that grows with their number.
+"""A table of values by text. The time of an operation does not grow with the number of values.
 
-One large dictionary would be rebuilt now and then, and freed in one step: 100 and 300 ms for
-1,000,000 entries.
+A single dictionary of 1,000,000 entries would sometimes be resized, which takes 100 ms. To free it
+would take 300 ms.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tornado_idv.metrics.counters import Counters
 
 Value = TypeVar("Value")
 _PART = 1024
-"""Values in one part of a full table."""
+"""Average number of values per part of a full table."""
 _STEP = 0.001
-"""Seconds in one iteration of the event loop for the removal of values."""
+"""Maximum seconds per event-loop iteration for the removal of values."""
 
 
 class Table(Generic[Value]):
     """At most ``size`` values by text, in many small LRU caches.
 
-    In a full table a new value replaces the least recently used one of its cache. An expired one
-    stays until then. (`TLRUCache` of cachetools drops all in one store: 112 ms for 100,000.)
-    ``counters`` count these evictions.
+    In a full table, a new value evicts the least recently used value of its cache. ``counters``
+    count these evictions. Expired values also stay until then: `TLRUCache` of cachetools drops all
+    of them in one step (112 ms for 100,000).
     """
 
     def __init__(self, size: int, counters: Counters) -> None:
@@ -47,7 +47,7 @@ class Table(Generic[Value]):
         return self._count
 
     def parts(self) -> Iterator[Iterator[tuple[str, Value]]]:
-        """Yield the values of each part by text, without an update of their LRU positions.
+        """Yield the texts and values of each part. LRU positions do not change.
 
         Values may be put and removed between two parts.
         """
@@ -56,7 +56,7 @@ class Table(Generic[Value]):
                 yield ((text, Cache.__getitem__(part, text)) for text in part)
 
     def find(self, text: str) -> Value | None:
-        """Return the value or ``None``, without an update of its LRU position."""
+        """Return the value or ``None``. Its LRU position does not change."""
         part = self._parts[hash(text) % self._number]
         return Cache.__getitem__(part, text) if text in part else None
 
@@ -65,7 +65,7 @@ class Table(Generic[Value]):
         self._parts[hash(text) % self._number][text]
 
     def put(self, text: str, value: Value) -> Value | None:
-        """Add a value, and return the one that it replaces."""
+        """Add a value. Return the replaced value, or ``None``."""
         part = self._parts[hash(text) % self._number]
         before = Cache.__getitem__(part, text) if text in part else None
         if before is None:
@@ -78,7 +78,7 @@ class Table(Generic[Value]):
         return before
 
     def pop(self, text: str) -> None:
-        """Remove a value, if there is one."""
+        """Remove the value of a text. Without a value, do nothing."""
         part = self._parts[hash(text) % self._number]
         if text in part:
             value = Cache.__getitem__(part, text)
@@ -87,16 +87,16 @@ class Table(Generic[Value]):
             self._on_removal(text, value)
 
     def clear(self) -> None:
-        """Remove all values. The memory of many is freed in steps."""
+        """Remove all values. The memory of many values is freed in steps."""
         parts, self._parts, self._count = self._parts, self._new_parts(), 0
         take(emptied(parts))
 
     def _on_removal(self, text: str, value: Value) -> None:
-        """Do nothing; for subclasses."""
+        """Called after the removal of a value. Subclasses may override this method."""
 
 
 def emptied(parts: list[Any]) -> Iterator[None]:
-    """Empty dictionaries, one value in each step."""
+    """Remove all values from dictionaries, one value per step."""
     while parts:
         part = parts.pop()
         # One by one: the memory of many is given back when the last value on each page is freed.
@@ -106,9 +106,9 @@ def emptied(parts: list[Any]) -> Iterator[None]:
 
 
 def take(steps: Iterator[object]) -> None:
-    """Take steps for `_STEP` seconds now, and in each further iteration of the event loop.
+    """Run an iterator for `_STEP` seconds now, and in each further iteration of the event loop.
 
-    Without a running loop, take all of them now.
+    Without a running loop, run it to its end now.
     """
     try:
         loop = asyncio.get_running_loop()
