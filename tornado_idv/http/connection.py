@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._start_next()
 
     def eof_received(self) -> bool:
-        """Serve the received requests. Under TLS return false: EOF then ends both directions."""
+        """Serve the requests received before EOF. Under TLS, EOF ends both directions."""
         self._eof = True
         half_open = self._peer.protocol == "http"
         self._start_next()
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol, ResponseSink):
     def on_timeout(self) -> None:
         """Close the connection: the client was too slow to send or to read.
 
-        A queued request is started first. The client gets 408 only if this request is incomplete.
+        A queued request is started first. For an incomplete request, the client gets 408.
         """
         if self.state is CLOSING or self._blocked:
             self._transport.abort()
@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._bound_read_ahead()
 
     def _serve_buffered(self) -> bool:
-        """Use the fast path for the next buffered request; return false if its head is unknown."""
+        """Serve the next buffered request by the fast path. Return false for an unknown head."""
         buffer = self._parser.buffer
         match = None if self._eof or self._parser.head is not None else self._match
         known = match(buffer) if match is not None else None
@@ -254,7 +254,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         return True
 
     def _respond(self, known: KnownRequest, data: bytes) -> bool:
-        """Respond by the fast path; return false if the application must handle the request."""
+        """Respond by the fast path. Return false if the application must handle the request."""
         response = known.respond(data, self)
         if response is None:
             return False
@@ -276,9 +276,9 @@ class Connection(asyncio.Protocol, ResponseSink):
         return True
 
     def _start_next(self) -> None:
-        """Serve the next request of an authenticated client by the fast path, or queue it.
+        """Queue the next request, or serve an authenticated client by the fast path.
 
-        While its head is incomplete, the request is only checked, without a queue: this is cheap.
+        A request with an incomplete head is not queued, because the check of its head is cheap.
         """
         if not self._parser.has_head:
             self.resume()

@@ -1,4 +1,4 @@
-"""The table of open connections, with a limit of their number, and timeouts."""
+"""The table of open connections. It limits their number, and enforces their timeouts."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ _MAX_REJECTED = 64
 _SWEEP_INTERVAL = 0.1
 """Seconds between checks of all deadlines. This is cheaper than a timer per connection."""
 _EXPIRE_BATCH = 2
-"""Connections closed per sweep step. Closing costs as much as several responses, and clients that
-connected together time out together."""
+"""Connections closed per sweep step. Many clients may time out together, and to close a connection
+costs as much as several responses, so the number is small."""
 _EXPIRE_PAUSE = 0.001
-"""Seconds between sweep steps. Clients that are disconnected together reconnect together."""
+"""Seconds between sweep steps. This also spreads the reconnections of disconnected clients."""
 
 
 class TimedConnection(Protocol):
@@ -100,7 +100,7 @@ class TimedConnection(Protocol):
     state: State
 
     def on_timeout(self) -> None:
-        """Handle the passing of the deadline."""
+        """Called by the table after the deadline has passed."""
 
     def update_serving(self) -> None:
         """Apply the current `Serving` of the server to the next request."""
@@ -128,7 +128,7 @@ class ConnectionTable:
         self._timer = loop.call_later(_SWEEP_INTERVAL, self._sweep)
 
     def register(self, connection: TimedConnection) -> bool:
-        """Add a connection; return whether it may be served."""
+        """Add a connection. Return whether it may be served."""
         served = len(self._connections) - len(self._rejected)
         idle = None
         if is_full := served >= self._limits.max_connections:
@@ -167,7 +167,7 @@ class ConnectionTable:
             self._empty.set()
 
     async def drain(self) -> None:
-        """Close every connection after its current request; wait until all are closed."""
+        """Close every connection after its current request. Wait until all are closed."""
         self.draining = True
         for connection in tuple(self._connections):
             connection.drain()
@@ -180,7 +180,7 @@ class ConnectionTable:
             connection.abort()
 
     def _oldest_idle(self) -> TimedConnection | None:
-        """Return the oldest connection without a request, else the oldest closing one."""
+        """Return the oldest connection without a complete request, else the oldest closing one."""
         for states in ((IDLE, READING), (CLOSING,)):
             for each in self._connections:
                 if each.state in states and each not in self._rejected:

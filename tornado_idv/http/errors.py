@@ -6,10 +6,10 @@ from http import HTTPStatus
 
 
 class HttpError(Exception):
-    """Rejects a request with ``status``, and closes its connection.
+    """Raised to reject a request with ``status``. Its connection is then closed.
 
-    After a framing error, the start of the next request is unknown: further input must not be read
-    (RFC 9112, section 9.6).
+    After a framing error, the start of the next request is unknown, so further input must not be
+    read (RFC 9112, section 9.6).
     """
 
     def __init__(self, status: HTTPStatus) -> None:

@@ -24,8 +24,8 @@ _SPELLING = {
     "Ratelimit": "RateLimit",
     "Ratelimit-Policy": "RateLimit-Policy",
 }
-"""Header names in responses, by the spelling of Tornado's `HTTPHeaders`, which changes their case.
-Clients get the spelling of the first version."""
+"""The spelling of header names in responses, by their spelling in Tornado's `HTTPHeaders`. Clients
+get the spelling of the first version, because Tornado changes upper and lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ResponseSink(Protocol):
     """The interface of a connection for its exchange."""
 
     def send(self, data: bytes) -> Future[None]:
-        """Write bytes; return a completed future, which Tornado expects."""
+        """Write bytes. Return a completed future, because Tornado expects a future."""
 
     def on_response_complete(self, *, keep_alive: bool) -> None:
         """Continue with the next request, or close the connection."""
@@ -73,8 +73,8 @@ class Exchange(HTTPConnection):
     """
 
     authenticated = False
-    """Set by the handler after it has accepted the client's key. Later requests of the connection
-    then wait in the queue of authenticated clients."""
+    """Whether the handler has accepted the client's key. If so, later requests of the connection
+    wait in the queue of authenticated clients."""
 
     def __init__(self, sink: ResponseSink, head: RequestHead, peer: Peer) -> None:
         self.head = head
@@ -99,7 +99,7 @@ class Exchange(HTTPConnection):
         self._keep_alive = False
 
     def reset(self) -> None:
-        """Close the connection with a TCP reset; discard later writes."""
+        """Close the connection with a TCP reset. Later writes are discarded."""
         self._sink.reset()
 
     def on_disconnect(self) -> None:

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 AUTHENTICATED_BUDGET = 0.001
 UNAUTHENTICATED_RATE = 1000
 _MAX_ELAPSED = 0.05
-"""Maximum length of an iteration in seconds. After a suspension of the process it seems longer."""
+"""Maximum seconds counted for an iteration. A suspended process looks like a long iteration."""
 
 
 Resume = Callable[[], object]

@@ -19,8 +19,8 @@ _BACKLOG = 4096
 """Maximum number of connections waiting to be accepted, as in the systemd socket unit."""
 _ACCEPTS_PER_ITERATION = 8
 """Listeners per socket, each on a duplicate of the descriptor. uvloop accepts one connection per
-listener and event-loop iteration: under load, new clients would wait in the backlog for seconds. A
-duplicate costs microseconds."""
+listener and event-loop iteration. With a single listener under load, new clients would wait in the
+backlog for seconds. A duplicate costs microseconds."""
 _SEND_BUFFER = 64 * 1024
 """Size of the kernel's send buffer per connection. The default is megabytes: a client that never
 reads would fill it with ten thousand responses."""
@@ -59,7 +59,7 @@ class HttpServer:
     async def listen(
         self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None
     ) -> None:
-        """Accept connections on bound sockets, with TLS if there is a context."""
+        """Accept connections on bound sockets. With ``tls``, the connections use TLS."""
         limits, loop = self._context.serving.limits, self._context.loop
         for each in sockets:
             # Another process may accept a connection first. Duplicates of `dup` share this flag.

@@ -40,7 +40,7 @@ class KnownRequest(Protocol):
     def keep_alive(self) -> bool: ...
 
     def respond(self, data: bytes, sink: ResponseSink) -> bytes | Pending | None:
-        """Return the response to this request, whose bytes are ``data``, or a pending request.
+        """Return the response, or a pending request. ``data`` are the bytes of this request.
 
         ``None`` means that the application must handle the request. After any other result, the
         client counts as authenticated.
@@ -48,12 +48,12 @@ class KnownRequest(Protocol):
 
 
 Match = Callable[[bytes | bytearray], KnownRequest | None]
-"""Returns the request at the start of the bytes, or ``None`` if its head is unknown."""
+"""A function that returns the request at the start of the bytes; ``None`` for an unknown head."""
 FastPath = Callable[[Peer], Match]
-"""Returns the `Match` for a new connection."""
+"""A function that returns the `Match` for a new connection."""
 Reject = Callable[[HTTPStatus, str], bytes]
-"""Renders and logs the response to a request that does not reach the application. Takes the status
-and the peer's address."""
+"""A function that renders and logs the response to a request rejected by the server. Its arguments
+are the status and the peer's address."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The acceptor of TLS connections. It limits the handshakes in progress.
 
-asyncio's own server creates a protocol only after the handshake. A client without a handshake would
-hold a descriptor, and no limit would count it.
+asyncio's own server creates a protocol only after the handshake. A client that never completes its
+handshake would hold a file descriptor, and no limit would count the client.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _ACCEPT_BATCH = 8
 """Maximum number of connections accepted per iteration: a burst must not delay other traffic."""
 _RETRY_AFTER = 1.0
-"""Seconds until the next attempt after `accept` has failed, for example without descriptors."""
+"""Seconds from a failed `accept`, such as without free descriptors, to the next attempt."""
 _READ_BUFFER = 16 * 1024
 """Maximum bytes read from a client while reading is paused. The default of asyncio is 256 KiB."""
 
@@ -29,9 +29,9 @@ class TlsAcceptor:
     """Accepts TLS connections on a non-blocking listening socket.
 
     ``connect`` creates the protocol of a connection after its handshake. ``has_room`` takes the
-    number of pending handshakes, and returns whether another is allowed. If not, the oldest
-    handshake is aborted: a regular client needs milliseconds. A handshake is also aborted after
-    ``timeout`` seconds.
+    number of pending handshakes, and returns whether another handshake is allowed. If not, the
+    oldest one is aborted, because a regular client needs only milliseconds. A handshake is also
+    aborted after ``timeout`` seconds.
     """
 
     def __init__(

@@ -16,10 +16,10 @@ _ENTRY = re.compile(
     r"([0-9.]+)(?::[0-9]{1,5})?|\[([0-9a-f]*:[0-9a-f:.]+)\](?::[0-9]{1,5})?|([0-9a-f:.]+)",
     re.ASCII | re.IGNORECASE,
 )
-"""IPv4 or IPv6 in brackets, both with an optional port, or IPv6 without brackets. No zones."""
+"""An entry: IPv4 or bracketed IPv6, both with an optional port, or plain IPv6. No zones."""
 
 UNIX = "unix:"
-"""The address of every client of a Unix socket, as in nginx."""
+"""The text that stands for the address of a client of a Unix socket, as in nginx."""
 _MAX_ENTRY = 64
 """Maximum characters of an entry. An address with its port is shorter."""
 _MAX_ENTRIES = 100
