@@ -1,7 +1,7 @@
 """The access log, with one line for each response.
 
-Most log lines are access lines, so they do not pass through `logging`. Their records are collected,
-and then rendered and written in batches.
+Most log lines are access lines. For speed, they do not pass through `logging`: their records are
+collected, and then rendered and written in batches.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from tornado_idv.web.response import CacheResult, Result
 
 Ids = Literal["none", "hash", "full"]
 SubjectOf = Callable[[str], str]
-"""Takes the text of a query, and returns the name of the requested user for the log."""
+"""A function that takes the text of a query, and returns the name of its user for the log."""
 
 _FLUSH_INTERVAL = 0.1
-"""Seconds until collected lines are written. One write takes as long as several responses."""
+"""Seconds to collect lines before a write, because a write costs as much as several responses."""
 _MAX_LINES = 500
-"""Maximum number of collected lines. To render them blocks the event loop for 0.3 ms
-(CPython 3.11)."""
+"""Maximum number of lines to collect. To render them takes 0.3 ms (CPython 3.11)."""
 _SECRET = secrets.token_bytes(32)
 """Key of the hash of users. It is created before any fork, so a user has the same hash in the lines
 of all workers."""
@@ -76,7 +75,7 @@ class RequestLog(Protocol):
     """The interface of an access log. `AccessLog` implements it."""
 
     def subject_of(self, query: Query | None) -> str | None:
-        """Return the name of the requested user for a line, or ``None`` to omit it."""
+        """Return the name of the requested user for a line, or ``None`` to omit the user."""
 
     def add(self, record: AccessRecord) -> None:
         """Log a response."""
@@ -139,7 +138,7 @@ def record_response(
     result: Result,
     seconds: float,
 ) -> None:
-    """Count a response, and log it if there is a ``log``."""
+    """Count a response. With ``log``, also log the response."""
     code, reason, cache = result.code, result.reason, result.cache
     counters.responses[request.route, code or "ok"].add(seconds)
     if cache is not None:
@@ -176,9 +175,9 @@ def record_response(
 def make_subject_of(ids: Ids) -> SubjectOf | None:
     """Return a function for the names of users in the log, or ``None`` to omit users.
 
-    The name is the text of the query, or a keyed hash of it. The key is random for each start of
-    the service. Nicknames and card numbers are easy to guess: without a key, hashes of guesses
-    would reveal them.
+    The name is the text of the query, or a keyed hash of the text. At each start of the service,
+    the key is random. Without a secret key, a reader of the log could find nicknames and card
+    numbers, because the hashes of guesses would match.
     """
     if ids == "none":
         return None

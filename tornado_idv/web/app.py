@@ -50,7 +50,7 @@ OWN_ROUTES = tuple(
 def all_routes(settings: Settings) -> list[Route]:
     """Return the routes of the core and of the features for these settings.
 
-    A feature gets the list of earlier routes. It replaces a route by a new one with the same path.
+    A feature gets the earlier routes. A new route replaces an earlier route with the same path.
     """
     routes = {each.path: each for each in OWN_ROUTES}
     for place in filter(None, (each.routes for each in FEATURES)):
@@ -67,7 +67,7 @@ def make_api(
     known_heads: KnownHeads | None = None,
     **settings: Any,
 ) -> Application:
-    """Return the API below ``base_path``, and the health check. Handlers fill ``known_heads``."""
+    """Return the application: the API and the health check. Its handlers fill ``known_heads``."""
     arguments = {"api": api}
     rules: list[tuple[str, type[ApiHandler], dict[str, Any]]] = [
         (

@@ -18,7 +18,7 @@ from tornado_idv.web.handler import ApiHandler
 from tornado_idv.web.lookups import Operation
 
 _SCOPE_FIELD = 'Www-Authenticate: Bearer error="insufficient_scope", scope="{}"\r\n'
-"""RFC 6750, section 3.1."""
+"""The header line of a response to a key without the scope (RFC 6750, section 3.1)."""
 
 
 class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
@@ -59,7 +59,7 @@ class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
         return limits
 
     def learn_head(self, operation: Operation, read: Read) -> None:
-        """Let the fast path learn the accepted request."""
+        """Let the fast path learn the head of the accepted request."""
         heads: KnownHeads | None = self.settings.get("known_heads")
         connection = self.request.connection
         if heads and self.key_id and isinstance(connection, Exchange):

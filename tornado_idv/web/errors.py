@@ -52,10 +52,10 @@ class ApiError(enum.Enum):
 
 
 class ApiException(HTTPError):
-    """Ends a request with an error response.
+    """Raised to end a request with an error response.
 
-    ``reason`` is written to the log. If the error is in `REASONS`, the response also contains it.
-    ``fields`` are additional header lines, each with its line break.
+    ``reason`` is written to the log. If the error is in `REASONS`, ``reason`` is also sent to the
+    client. ``fields`` are additional header lines, each with its line break.
     """
 
     def __init__(self, error: ApiError, fields: str = "", reason: str | None = None) -> None:
@@ -71,7 +71,7 @@ REASONS: Mapping[ApiError, Mapping[str, str]] = {
     },
     ApiError.FORMAT: InvalidFormat.REASONS,
 }
-"""The tokens of ``X-Error-Reason`` and their meanings, for each error with several causes."""
+"""For each error with several causes: the tokens of ``X-Error-Reason`` and their meanings."""
 
 
 _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
@@ -82,7 +82,7 @@ _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
     LookupFailed: ApiError.UNAVAILABLE,
 }
 BY_STATUS = {error.status: error for error in reversed(ApiError)}
-"""The errors for requests rejected by the HTTP server. For 503 it is `ApiError.OVERLOADED`."""
+"""The errors for requests rejected by the HTTP server, by status. 503 is `ApiError.OVERLOADED`."""
 
 
 def rate_limited(exceeded: Exceeded) -> ApiException:

@@ -72,7 +72,7 @@ class ApiHandler(JsonHandler):
 
     @cached_property
     def request_id(self) -> str:
-        """The client's ``X-Request-ID``, or a new id without a valid one."""
+        """The client's ``X-Request-ID`` if valid, otherwise a new id."""
         return valid_request_id(self.request.headers.get("X-Request-ID", "")) or new_request_id()
 
     @cached_property
@@ -141,7 +141,7 @@ class ApiHandler(JsonHandler):
 
 
 class NoSuchRouteHandler(ApiHandler):
-    """Responds to any method on an unknown path, with an error other than "user not found"."""
+    """Responds to requests for an unknown path. The error differs from "user not found"."""
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         super().write_error(404, exc_info=(None, ApiException(ApiError.NO_SUCH_ROUTE), None))

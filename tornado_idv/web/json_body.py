@@ -25,8 +25,8 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """Return the JSON object in ``body``.
 
     The body must be valid UTF-8 and JSON (RFC 8259), without duplicate members, NaN, or a byte
-    order mark. Numbers are returned as text: Python cannot convert an integer of 5,000 digits, even
-    in an unknown member. Raises `InvalidFormat`.
+    order mark. Numbers are returned as text, because Python cannot convert an integer of 5,000
+    digits, and unknown members may contain one. Raises `InvalidFormat`.
     """
     try:
         record = strict_json.loads(body, keep_numbers=True)
@@ -47,7 +47,7 @@ def text_member(record: dict[str, Any], name: str) -> str:
 
 
 def encode_user(user: User | None, identifiers: Identifiers) -> bytes:
-    """Return the response body for a user; ``None`` gives the body of "not found"."""
+    """Return the response body for a user. For ``None``, return the body of "not found"."""
     if user is None:
         return ApiError.NOT_FOUND.body
     return (

@@ -134,7 +134,7 @@ async def find_past_cache(api: ApiContext, query: Query, limits: KeyLimits | Non
 
 
 def result_of(answer: Answer, limits: KeyLimits | None, cache: CacheResult) -> Result:
-    """Return the result of a lookup. Without a user, it is charged to the key's ``limits``."""
+    """Return the result of a lookup. If no user is found, a miss is charged to ``limits``."""
     if answer.user is not None:
         return Result(200, answer.body, "", None, None, cache, answer.backend)
     if limits is not None:

@@ -23,7 +23,7 @@ REQUEST_ID = r"[A-Za-z0-9_.\-]{1,64}"
 """Pattern of an accepted ``X-Request-ID``. Such an id is short, and safe in headers and logs."""
 _REQUEST_ID = re.compile(REQUEST_ID)
 ECHOED = "X-IDV-Request-ID"
-"""Header field whose value is returned unchanged. Proxies may replace ``X-Request-ID``."""
+"""A request header that is returned unchanged, because proxies may replace ``X-Request-ID``."""
 
 
 class Result(Struct, frozen=True, gc=False):
@@ -62,12 +62,12 @@ def new_request_id() -> str:
 
 
 def valid_request_id(requested: str) -> str | None:
-    """Return the client's id if it matches `REQUEST_ID`; otherwise ``None``."""
+    """Return the client's id unchanged, or ``None`` if the id does not match `REQUEST_ID`."""
     return requested if _REQUEST_ID.fullmatch(requested) else None
 
 
 def build_response(status: int, request_id: str, body: bytes, fields: str = "") -> bytes:
-    """Return a whole response. ``fields`` are more header lines, each with its line break."""
+    """Return a complete response. ``fields`` are more header lines, each with its line break."""
     prefix = _prefix(int(time.time()), status)
     head = f"{prefix}{request_id}\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body

@@ -1,1 +1,1 @@
-"""The fast path: requests with a known head, past the handlers."""
+"""The fast path serves requests with a known head without the handlers."""

@@ -22,7 +22,7 @@ from tornado_idv.units import Rate
 from tornado_idv.web.response import REQUEST_ID
 
 SIGNIFICANT = ("content-type", "content-encoding", "accept", "connection")
-"""Header fields that may affect the response: their values are parts of the template."""
+"""Header fields that may affect the response. A template contains their values."""
 CARRIED = (
     "authorization",
     "content-length",
@@ -32,8 +32,8 @@ CARRIED = (
     "traceparent",
     "tracestate",
 )
-"""Header fields whose value is read for each request. All other fields are inert: any valid value
-matches, for ``Host`` any usual one."""
+"""Header fields whose value is read for each request. All other fields have no effect: any valid
+value matches, for ``Host`` any usual value."""
 _NEVER = (
     *("expect", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"),
     "x-idv-past-cache",
@@ -43,19 +43,19 @@ _NEVER = (
 MAX_HEAD = 16 * 1024
 _MAX_FIELDS = 40
 _MAX_LITERAL = 400
-"""The maximum number of compared bytes in a head. Each takes eight in a compiled template (CPython
+"""The maximum number of fixed bytes in a template. When compiled, each takes eight bytes (CPython
 3.11). A template with ten header fields takes less than 4 KiB."""
 _MAX_TEMPLATES = 1000
 _COMPILING = Limit("templates", Rate(32, 4.0))
-"""The rate of compilations for one key: 32 in a burst, then 8 a second. Each takes up to a
-millisecond."""
+"""The rate of compilations for one key: 32 in a burst, then 8 per second. A compilation takes up to
+one millisecond."""
 _MAX_SEEN = 10_000
-"""The maximum number of shapes counted until they are learned."""
+"""The maximum number of shapes that are counted, but not learned yet."""
 
 _HEAD_END = b"\r\n\r\n"
 _VALUE = rb"[\t -~\x80-\xff]*+"
 _VALID = rb"[ \t]*+(?:%b[ \t]*+|" + _VALUE + rb")"
-"""Pattern of any value. Its groups are ``None`` for an invalid one."""
+"""Matches any value. If the value does not match the inserted pattern, the groups are ``None``."""
 _ID = _VALID % b"(%b+)" % REQUEST_ID.encode()
 _ANY = re.compile(_VALUE)
 _PATTERNS = {
@@ -70,7 +70,7 @@ _PATTERNS = {
 }
 _NAMED = "".join(rf"(?<!\n{name}:)" for name in SIGNIFICANT)
 _DROPPED = re.compile(rb":(?i:%b).*" % _NAMED.encode())
-"""The value of a field that is not significant, from its colon on."""
+"""Matches the colon and the value of a field that is not `SIGNIFICANT`."""
 
 
 _Meaning = TypeVar("_Meaning")
@@ -79,10 +79,10 @@ _Meaning = TypeVar("_Meaning")
 class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
     """A compiled template. ``start`` is the request line, ``pattern`` matches the header fields.
 
-    ``token`` to ``tracestate`` are numbers of groups in the pattern, 0 for an absent header field.
-    ``echoed`` is the group of ``X-IDV-Request-ID``, ``traceparent`` the first of two groups. For an
-    invalid value the groups of these two and of ``request_id`` match nothing. ``meaning`` is data
-    of the caller.
+    The attributes ``token`` to ``tracestate`` are numbers of groups in the pattern, or 0 for an
+    absent header field. ``echoed`` is the group of ``X-IDV-Request-ID``, ``traceparent`` the first
+    of two groups. If an id or a ``traceparent`` is invalid, its groups are ``None``. ``meaning`` is
+    data of the caller.
     """
 
     start: bytes
@@ -105,16 +105,16 @@ class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
 
 
 def shape_of(data: bytes | bytearray) -> int | None:
-    """Return a hash of the fixed parts of the head that ``data`` begins with.
+    """Return a hash of the fixed parts of the head at the start of ``data``.
 
-    ``None`` for a head that is not complete.
+    For an incomplete head, return ``None``.
     """
     end = data.find(_HEAD_END, 0, MAX_HEAD)
     return None if end < 0 else hash(b"".join(_DROPPED.split(data[:end], _MAX_FIELDS)))
 
 
 def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Meaning] | None:
-    """Return the template of an accepted head, ``None`` for an unsuitable head."""
+    """Return the template of an accepted head, or ``None`` for an unsuitable head."""
     start = head.data.find(b"\r\n") + 2
     fields = head.data[start : -len(_HEAD_END)].split(b"\r\n")
     is_absolute = b"://" in head.data[: head.data.find(b"/") + 2]
@@ -156,22 +156,22 @@ def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Mean
 
 
 class HeadTemplates(Generic[_Meaning]):
-    """The templates of all clients, by the shape of their heads; ``timer`` returns seconds."""
+    """The templates of all clients, by the shape of their heads. ``timer`` returns seconds."""
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._timer = timer
         self._by_shape: OrderedDict[int | None, HeadTemplate[_Meaning]] = OrderedDict()
-        """The least recently found first."""
+        """Templates by shape, the least recently found first."""
         self._seen: OrderedDict[int, int] = OrderedDict()
-        """How often a shape came, the least recent first."""
+        """Number of heads by shape, the least recent first, of shapes not learned yet."""
         self._tats: dict[str, float] = {}
-        """The theoretical arrival time of compilations, by the id of an accepted key."""
+        """State of the rate limit: the theoretical arrival time of compilations, by key id."""
 
     def __len__(self) -> int:
         return len(self._by_shape)
 
     def find(self, data: bytes | bytearray) -> HeadTemplate[_Meaning] | None:
-        """Return the template that the head in ``data`` may match."""
+        """Return the template with the shape of the head in ``data``, or ``None``."""
         shape = shape_of(data)
         template = self._by_shape.get(shape)
         if template is not None:
@@ -179,7 +179,7 @@ class HeadTemplates(Generic[_Meaning]):
         return template
 
     def learn(self, head: RequestHead, key_id: str, meaning: _Meaning) -> None:
-        """Learn from an accepted head whose shape has come before."""
+        """Count an accepted head. The second head of a shape is compiled to a template."""
         shape = shape_of(head.data)
         if shape is None or shape in self._by_shape:
             return

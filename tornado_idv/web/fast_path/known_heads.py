@@ -1,13 +1,13 @@
-"""Known heads: a request with the head of an earlier one skips the parser and the handlers.
+"""Known heads: a request like an earlier, accepted request skips the parser and the handlers.
 
-A request head is recognized by a template, a key by its token's digest and a query by the bytes of
+A request head is recognized by a template, a key by its token's digest, and a query by the bytes of
 its body. Answers are not kept here: they come from the `Directory`. The other duties of the
 handlers are done here as well: the limits are charged, observers are called, the response is
-counted and gets a request id, the access log gets its line. Requests with an invalid key, over a
-limit or with an invalid body are left to the handlers, as is a batch with an uncached item.
+counted and gets a request id, the access log gets its line. The handlers get requests with an
+invalid key or body, requests over a limit, and batches with an uncached item.
 
 A body is stored when its answer comes from the cache. A client that guesses rarely repeats a body,
-so its bodies do not evict others.
+so its bodies are rarely stored, and do not evict others.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from tornado_idv.web.response import ECHOED, Result, build_response, new_request
 
 _MAX_BODY = 1024
 _MAX_BODIES = 20_000
-"""The maximum number of bodies of one operation; each takes usually 0.4 KiB, at most 1.6 KiB."""
+"""The maximum number of bodies of one operation. A body usually takes 0.4 KiB, at most 1.6 KiB."""
 
 
 class KnownBody(Struct, frozen=True, gc=False):
-    """The query for ``answer``, the name of its user in the log, and the number of lookups."""
+    """A parsed body. ``answer`` takes the ``query``; ``subject`` is the user's name in the log."""
 
     query: Any
     subject: str | None = None
@@ -50,7 +50,7 @@ class KnownBody(Struct, frozen=True, gc=False):
 
 
 Read = Callable[[ApiContext, Operation, ApiKey, bytes], KnownBody | None]
-"""Reads a body for the fast path. ``None`` or `InvalidFormat` leave the request to the handlers."""
+"""Parses a body for the fast path. After ``None`` or `InvalidFormat`, handlers get the request."""
 
 
 class _Meaning(Struct, frozen=True, eq=False):
@@ -81,13 +81,13 @@ class KnownHeads:
 
 
 def read_query(api: ApiContext, operation: Operation, _: ApiKey, body: bytes) -> KnownBody:
-    """Return the query of a body; raises `InvalidFormat`."""
+    """Parse the query of a body. Raises `InvalidFormat`."""
     query = operation.query(body, api.identifiers)
     return KnownBody(query, api.subject_of(query))
 
 
 class HeadMatcher:
-    """The fast path of one connection. It tries the template of its last two requests first."""
+    """The fast path of one connection. It first tries the template of earlier requests."""
 
     __slots__ = ("_heads", "_last", "_peer", "_template")
 
@@ -98,7 +98,7 @@ class HeadMatcher:
         self._last: HeadTemplate[_Meaning] | None = None
 
     def match(self, data: bytes | bytearray) -> MatchedRequest | None:
-        """Return the request at the start of ``data``, ``None`` for an unknown head."""
+        """Return the request at the start of ``data``, or ``None`` for an unknown head."""
         template = self._template
         match = template.match(data) if template is not None else None
         if template is None or match is None:
@@ -116,7 +116,7 @@ class HeadMatcher:
 
 
 class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
-    """A request with a head that matches a template; ``size`` is that of head and body.
+    """A request whose head matches a template. ``size`` includes the head and the body.
 
     ``match`` contains a token: do not keep it.
     """
@@ -129,9 +129,9 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
     match: re.Match[bytes]
 
     def respond(self, data: bytes, sink: ResponseSink) -> bytes | PendingResponse | None:
-        """Return the response to the request with these bytes, or begin its lookup.
+        """Return the response to the request ``data``, or begin its lookup.
 
-        ``None`` leaves the request to the handlers; nothing was charged, counted or logged then.
+        ``None`` means that the handlers must respond. Nothing was charged, counted or logged then.
         """
         started_at = monotonic()
         api, template, match = self.heads.api, self.template, self.match
@@ -188,13 +188,13 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
         return Trace(trace_id.decode(), parent.decode(), state) if trace_id else None
 
     def _echoed(self) -> str:
-        """Return the header line with the client's own id; empty for an invalid one."""
+        """Return the line of ``X-IDV-Request-ID`` for the response, or ``""`` for an invalid id."""
         value = self.match[self.template.echoed]
         return f"{ECHOED}: {value.decode()}\r\n" if value else ""
 
 
 class PendingResponse(Struct, eq=False):
-    """The response to a known request whose lookup runs, in place of its `Exchange`.
+    """The future response to a known request, while its lookup runs. Replaces an `Exchange`.
 
     ``fields`` are the header lines that do not depend on the result.
     """
@@ -228,7 +228,7 @@ class PendingResponse(Struct, eq=False):
 def _render(
     api: ApiContext, request: LoggedRequest, started_at: float, result: Result, fields: str
 ) -> bytes:
-    """Return the response as bytes; count and log it."""
+    """Return the response as bytes. Count and log the response."""
     response = build_response(result.status, request.request_id, result.body, fields)
     seconds = monotonic() - started_at
     record_response(api.counters, api.access_log, request, result, seconds)
@@ -236,5 +236,5 @@ def _render(
 
 
 def _text(value: bytes) -> str:
-    """Return the value of a header field as the parser would."""
+    """Decode the value of a header field in the same way as the parser."""
     return value.strip(b" \t").decode("latin-1")
