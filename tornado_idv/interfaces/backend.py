@@ -38,23 +38,23 @@ class BreakerOptions(Options):
     failures: Annotated[WholeNumber, Field(ge=1)] = 5
     """The number of consecutive failures that opens the circuit."""
     open_for: Annotated[Duration, Field(gt=0)] = 5.0
-    """The first time for which the circuit is open, ± 20 %. It doubles after each failed probe."""
+    """The time for which the circuit first stays open, ± 20 %. Each failed probe doubles it."""
     open_max: Annotated[Duration, Field(gt=0)] = 60.0
-    """The maximum time for which the circuit is open, ± 20 %."""
+    """The maximum time for which the circuit stays open, ± 20 %."""
 
 
 class CanaryOptions(Options):
     """A canary: a user who must always be found.
 
     If this user is missing, "not found" is not trusted: the source may have lost its users, or the
-    right to read them. With ``plan`` or ``absent``, found users are not trusted then, either:
-    conditions may read members that are hidden or misspelt.
+    right to read them. With ``plan`` or ``absent``, found users are not trusted then, either. These
+    options detect conditions of the source that read hidden or misspelt members.
     """
 
     nickname: str | None = None
-    """The nickname of this user, such as "@idv-canary". It protects lookups by nickname."""
+    """The nickname of this user, such as "@idv-canary", to protect lookups by nickname."""
     card_number: str | None = None
-    """The card number of this user. It protects lookups by card number."""
+    """The card number of this user, to protect lookups by card number."""
     plan: Annotated[str, Field(min_length=1)] | None = None
     """The plan that this user must have."""
     absent: str | None = None
@@ -63,8 +63,8 @@ class CanaryOptions(Options):
     """The maximum age of a canary check that confirms an answer.
 
     The age is the time from the start of the canary's lookup to the end of the confirmed lookup.
-    With 0s, the canary is looked up after each lookup to confirm. With several canaries, the
-    shortest time counts."""
+    With 0s, every lookup to confirm is followed by a lookup of the canary. With several canaries,
+    the shortest time counts."""
 
     @field_validator("nickname", "card_number", "absent")
     @classmethod
@@ -102,9 +102,9 @@ class ShadowOptions(Options):
     sample: Percentage
     """The percentage of uncached lookups to compare, such as 5%."""
     hits: bool = False
-    """Whether cached answers are compared, too. Each comparison costs a lookup in the source."""
+    """Whether cached answers are compared, too. Each costs a new lookup in the other backends."""
     rate: RateLimit = Rate(10, 1.0)
-    """The maximum rate of comparisons per process. Lookups above it are counted as skipped."""
+    """The maximum rate of comparisons per process. Further lookups are counted as skipped."""
     state: ConfigPath | None = None
     """The file that records the compared users, for ``tornado-idv migrate``."""
 
@@ -121,25 +121,25 @@ class BackendOptions(Options):
     kind: str
     """The kind of backend, by its name in the plugin."""
     timeout: Annotated[Duration, Field(gt=0)] = 0.8
-    """The maximum time of one lookup."""
+    """The maximum time of one lookup in this backend."""
     on_unavailable: Literal["fail", "continue"] = "fail"
-    """The behaviour of a lookup while this backend is unavailable: fail or query the next one.
+    """The behaviour of a lookup while this backend is unavailable: fail, or query the next backend.
 
-    With continue, a user unknown to all later backends still gets 503, never 404."""
+    With continue, a user unknown to all later backends still gives 503, never 404."""
     match: Pattern | None = None
     """A regular expression for the whole query: @nickname or the digits of a card.
 
     A query that does not match is not sent to this backend. It counts as "not known here"."""
     max_concurrent: Annotated[WholeNumber, Field(ge=1)] = 64
-    """The maximum number of concurrent lookups.
+    """The maximum number of concurrent lookups in this backend, per process.
 
     A further lookup waits for up to half of its remaining time, and then fails as unavailable."""
     breaker: BreakerOptions = BreakerOptions()
     """The circuit breaker of this backend."""
     cache_ttl: Duration | None = None
-    """How long a user found here is served from the cache."""
+    """The time to live in the cache of a user found by this backend."""
     negative_ttl: Duration | None = None
-    """How long "not found" is served from the cache. The shortest time of all backends counts."""
+    """The time to live of "not found" in the cache. The shortest time of all backends counts."""
     canary: _Canary | None = None
     """One to five users who must be found. Without them, "not found" is not trusted."""
     shadow: ShadowOptions | None = None
@@ -203,7 +203,7 @@ class Backend(ABC, Generic[OptionsT]):
 
     @property
     def serves(self) -> frozenset[type[Query]]:
-        """The kinds of query that this backend can answer. It gets no other queries."""
+        """The kinds of query that this backend can answer. The backend gets no other queries."""
         return frozenset({ByNickname, ByCard})
 
     @property
@@ -227,9 +227,9 @@ class Backend(ABC, Generic[OptionsT]):
     def revision(self) -> str | None:
         """An identifier of the current content of the source, equal in all processes.
 
-        If it differs after a restart, answers from before are dropped. If it is ``None``, they are
-        kept. It must not change before `notify_changed` is called. The property is read like
-        `user_count`.
+        If the revision differs after a restart, answers from before the restart are dropped. With
+        ``None``, they are kept. The revision must not change before `notify_changed` is called. The
+        property is read like `user_count`.
         """
         return None
 
@@ -257,7 +257,7 @@ class Backend(ABC, Generic[OptionsT]):
         """
 
     async def find_canary(self, query: Query) -> User | BackendResult | None:
-        """Look a canary up as `find` does, but bypass every cache between here and the source.
+        """Look a canary up as `find` does, but bypass every cache between service and source.
 
         If `find` sets `BackendResult.server`, this method must set it, too.
         """
@@ -267,7 +267,7 @@ class Backend(ABC, Generic[OptionsT]):
         """Look a user up as `find` does, and record the steps, for ``tornado-idv lookup --steps``.
 
         A backend appends to ``steps``, also before it raises an error. It must mask its secrets by
-        a `Masker`. Only values from ``${env:…}`` and ``${file:…}`` are masked by the command.
+        a `Masker`, because the command masks only values from ``${env:…}`` and ``${file:…}``.
         """
         return await self.find(query)
 
@@ -275,7 +275,7 @@ class Backend(ABC, Generic[OptionsT]):
         """Release the resources of `open`."""
 
     def on_change(self, listener: Callable[..., None]) -> None:
-        """Set the function that `notify_changed` calls with its arguments."""
+        """Set the function to call by `notify_changed`, with the same arguments."""
         self._on_change = listener
 
     def notify_changed(self, *queries: Query) -> None:
@@ -288,7 +288,7 @@ class Backend(ABC, Generic[OptionsT]):
             self._on_change(*queries)
 
     def on_available(self, listener: Callable[[bool], None]) -> None:
-        """Set the function that `notify_available` calls with the argument ``verified``."""
+        """Set the function to call by `notify_available`, with the argument ``verified``."""
         self._on_available = listener
 
     def notify_available(self, *, verified: bool = False) -> None:

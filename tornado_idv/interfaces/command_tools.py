@@ -40,7 +40,7 @@ class CommandTools:
 
 
 def printable(line: str) -> str:
-    """Return the line with control characters escaped: a terminal would obey them.
+    """Return the line with control characters escaped, because a terminal would obey them.
 
     Line breaks are escaped, too, so no value can look like a separate line.
     """

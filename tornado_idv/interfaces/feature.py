@@ -16,10 +16,10 @@ class Feature:
     name: str
     """The name of the feature's folder."""
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Commands of ``tornado-idv``: the place and the summary by name."""
+    """Commands of ``tornado-idv`` by name: the place and the summary of each command."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Settings: the place of a model with the added fields, by section of the configuration, such
-    as ``server``."""
+    """Settings by section of the configuration, such as ``server``: the place of a model with the
+    added fields."""
     routes: str | None = None
     """A function that returns the feature's `Route`s. Its arguments are the `Settings`, and the
     routes of the core and of earlier features."""

@@ -1,4 +1,4 @@
-"""The interface of shared caches. A shared cache is a second cache tier of several services."""
+"""The interface of shared caches. A shared cache is a second cache tier for several services."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SharedCacheOptions(Options):
     kind: str
     """The kind of shared cache, by its name in the plugin."""
     timeout: Annotated[Duration, Field(gt=0, le=1)] = 0.02
-    """How long a lookup waits for the shared cache before it queries the backends, at most 1s."""
+    """The time to wait for the shared cache before the backends are queried, at most 1s."""
 
 
 class Purge(NamedTuple):
@@ -48,9 +48,9 @@ OptionsT = TypeVar("OptionsT", bound=SharedCacheOptions)
 class SharedCache(ABC, Generic[OptionsT]):
     """A shared cache. All methods run on the event loop.
 
-    Exceptions of `get`, `put` and `purge` are logged, and count for a circuit breaker. They never
-    fail a lookup. The methods need no timeout: their caller has one. The argument ``scope``
-    separates the answers of different configurations.
+    Exceptions of `get`, `put` and `purge` are logged, and count as failures for a circuit breaker.
+    They never fail a lookup. The methods need no timeout, because their caller has one. The
+    argument ``scope`` separates the answers of different configurations.
     """
 
     options_type: ClassVar[type[SharedCacheOptions]] = SharedCacheOptions

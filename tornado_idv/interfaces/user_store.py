@@ -14,15 +14,15 @@ from tornado_idv.ignored_signals import ignore_signals
 from tornado_idv.model import User
 
 StoredRow = tuple[object, ...]
-"""The values of a row in the order of the fields, followed by its key, a number or text."""
+"""The values of a row in the order of the fields, and last the row's key: a number or text."""
 
 
 class UserTransaction(ABC):
     """A transaction that changes users. Without a `commit`, nothing is changed.
 
-    Other writers wait for its end. The fields are nickname, card_number and plan, and also
-    profile_url if the list has this column. Other columns are not written. `delete`, `update` and
-    `insert` return the number of rows.
+    Other writers wait for the end of the transaction. The fields are nickname, card_number and
+    plan, and also profile_url if the imported list has this column. Other columns are not written.
+    `delete`, `update` and `insert` return the number of rows.
     """
 
     has_profile_url: bool
@@ -38,7 +38,7 @@ class UserTransaction(ABC):
 
     @abstractmethod
     def update(self, fields: Sequence[str], rows: Iterable[StoredRow]) -> int:
-        """Set the fields of the rows with these keys. Other tables may refer to the keys."""
+        """Set these fields in rows, by key. Other tables may refer to the keys, so they stay."""
 
     @abstractmethod
     def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
@@ -65,10 +65,10 @@ class UserStore(ABC):
 
     @staticmethod
     def ignore_signals() -> None:
-        """Ignore SIGINT and SIGTERM until the end of the command, in the main thread.
+        """Ignore SIGINT and SIGTERM until the end of the command. Call this in the main thread.
 
-        A `UserTransaction` calls this when its commit can no longer be undone: a signal must not
-        hide the result from the operator.
+        A `UserTransaction` calls this when its commit can no longer be undone, because a signal
+        must not hide the result from the operator.
         """
         ignore_signals()
 
