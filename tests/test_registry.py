@@ -414,8 +414,8 @@ async def test_kind_of_query_that_the_canaries_do_not_protect_is_logged(
 ) -> None:
     given = BackendOptions.model_validate({"name": "a", "kind": "fake", "canary": canary})
     await open_backend(Recorder(given, []))
-    text = 'backend a: its canary has no %s, so "not found" by that is not protected'
-    assert caplog.messages == [text % member for member in unprotected]
+    text = 'backend a: its canary has no {0}, so "not found" by {0} is not protected'
+    assert caplog.messages == [text.format(member) for member in unprotected]
 
 
 async def test_error_while_opening_is_reported_without_its_message(

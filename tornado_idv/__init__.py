@@ -82,7 +82,7 @@ _NAMES = {
     "options": "ConfigPath Duration Options Password Pattern Percentage Secret SecretUrl Size "
     "WholeNumber",
 }
-"""The public names of each module; type checkers read the imports above."""
+"""The public names of each module. Type checkers read the imports above instead."""
 _SUBMODULES = ("kit.mapping", "strict_json", "trace_context", "yaml_loader")
 _BY_NAME = {each: module for module, names in _NAMES.items() for each in names.split()}
 _BY_NAME |= {each.rpartition(".")[2]: each for each in _SUBMODULES}

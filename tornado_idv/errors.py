@@ -13,7 +13,7 @@ from typing import ClassVar
 
 
 class IdvError(Exception):
-    """Base class of all errors of this package, never raised directly."""
+    """Base class of all errors of this package. It is never raised directly."""
 
 
 class InvalidFormat(IdvError):
@@ -48,15 +48,15 @@ class InvalidFormat(IdvError):
 
 
 class LookupFailed(IdvError):
-    """Base class for lookups that ended without an answer, never raised directly.
+    """Base class of errors for lookups without an answer. It is never raised directly.
 
     ``reason`` is a short description for the operator. ``backend`` is the name of the configured
     backend, set by its guard. ``continues`` is true if the lookup must continue with the next
     backend (``on_unavailable: continue``). If ``counts_against_breaker`` is false, the circuit
-    breaker of the backend ignores the failure: the backend is not down, or another attempt costs
-    nothing. Health checks and metrics count every failure. ``retry_after`` is the ``Retry-After``
-    of the response, in seconds. A ``memoized`` failure is returned to later callers for
-    ``cache.failure_memo``.
+    breaker of the backend ignores the failure, because the backend is not down, or another attempt
+    costs nothing. Health checks and metrics count every failure. ``retry_after`` is the value of
+    ``Retry-After`` in the response, in seconds. For the time ``cache.failure_memo``, later callers
+    get the same failure if it is ``memoized``.
     """
 
     retry_after: float = 1.0
@@ -80,7 +80,7 @@ class LookupFailed(IdvError):
         self.continues = False
 
     def copy(self) -> LookupFailed:
-        """Return a copy for another caller. Each ``raise`` adds a traceback to its exception."""
+        """Return a copy for another caller, because each ``raise`` changes an error's traceback."""
         same = type(self).__new__(type(self), self.reason)  # a subclass may change __init__
         vars(same).update(vars(self))
         return same
@@ -94,7 +94,7 @@ class Unavailable(LookupFailed):
 
 
 class Untrusted(Unavailable):
-    """The canaries of the backend do not confirm an answer of the backend."""
+    """The canaries of the backend do not confirm its answer, so the answer is not trusted."""
 
 
 class Broken(LookupFailed):
@@ -116,7 +116,7 @@ class InvalidKey(IdvError):
 
 
 class UndeterminedKey(InvalidKey):
-    """The token may be valid: the key store may have changed, and cannot be read."""
+    """The token is not known to be valid, but the key store cannot be read and may have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class MissingConfigError(StartError):
 
 
 class SettingError(StartError):
-    """A setting conflicts with another setting or with the system. ``steps`` is its path."""
+    """A setting conflicts with another setting or the system. ``steps`` is the setting's path."""
 
     def __init__(self, message: str, *steps: int | str) -> None:
         super().__init__(message)

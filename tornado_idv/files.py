@@ -30,8 +30,8 @@ MAX_SIZE = 1024**2
 def opened_file(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file for reading.
 
-    Raises `OSError` if the path is not a readable regular file. Its ``strerror`` is a text for the
-    operator.
+    Raises `OSError` if the path is not a readable regular file. The ``strerror`` of the error is a
+    text for the operator.
     """
     added = os.O_NONBLOCK | os.O_NOCTTY
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | added)) as file:
@@ -41,7 +41,7 @@ def opened_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a regular file. Raises `OSError`, also for more than `MAX_SIZE`."""
+    """Return the content of a regular file. Raises `OSError`, also above `MAX_SIZE` bytes."""
     with opened_file(path) as file:
         content = file.read(MAX_SIZE + 1)
     if len(content) > MAX_SIZE:
@@ -131,9 +131,9 @@ class FileSignature(NamedTuple):
 class FileSecret(SecretStr):
     """A secret that is read from a file, and follows changes of the file.
 
-    The file is checked at most once per second. If it is missing, empty or binary, the secret does
-    not change: a write may be in progress. If `fixed_part` returns another value for the new text,
-    the secret changes only after a reload. ``timer`` returns seconds.
+    The file is checked at most once per second. If the file is missing, empty or binary, the secret
+    does not change, because a write may be in progress. If `fixed_part` returns another value for
+    the new text, the secret changes only after a reload. ``timer`` returns seconds.
     """
 
     check_interval: ClassVar[float] = 1.0
@@ -148,7 +148,7 @@ class FileSecret(SecretStr):
         self.fixed_part: Callable[[str], object] = lambda _: None
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both follow the same file. Their current texts may differ."""
+        """Return whether both secrets follow the same file. Their current texts may differ."""
         return isinstance(other, FileSecret) and self._path == other._path
 
     def __hash__(self) -> int:

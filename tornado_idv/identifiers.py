@@ -27,10 +27,10 @@ _SITE = re.compile(
 FIELDS = ("nickname", "card_number", "plan", "profile_url")
 """The members of a user in a response."""
 MAX_NICKNAME = 256
-"""The maximum length of a nickname, for any pattern. It limits the time to match the pattern."""
+"""The maximum length of a nickname, with any configured pattern. It limits the time to match."""
 
 _UNPRINTABLE = "\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff"
-"""Control characters (Unicode category Cc), line separators, and lone surrogates: not UTF-8."""
+"""Control characters (Unicode Cc), line separators, and lone surrogates (invalid in UTF-8)."""
 PLAN_FORMAT = "1 to 256 characters without control characters and line separators"
 PROFILE_URL_FORMAT = "an http:// or https:// URL of at most 2,048 characters"
 _PLAN = re.compile(rf"(?!\s*\Z)[^{_UNPRINTABLE}]{{1,256}}")
@@ -42,7 +42,7 @@ _DEFAULT_PORT = {"http": "80", "https": "443"}
 def fold_case(nickname: str) -> str:
     """Return an ASCII nickname in lower case, and any other text unchanged.
 
-    A nickname with other characters is invalid, and must stay so: ``str.lower`` would turn the
+    A nickname with other characters is invalid, and must stay invalid: ``str.lower`` would turn the
     Kelvin sign into an ASCII "k".
     """
     return nickname.lower() if nickname.isascii() else nickname
@@ -62,9 +62,9 @@ def is_profile_url(value: object) -> TypeGuard[str]:
 class ProfileSite:
     """A site with profile pages of users below ``/m/``, such as ``https://profiles.example``.
 
-    ``prefix`` is its canonical form: scheme and host in lower case, without a default port
-    (RFC 3986, 6.2.2.1 and 6.2.3), without a slash at the end. ``path`` is the path in this form.
-    ``pattern`` matches every form of the URL of a profile, up to the nickname.
+    ``prefix`` is the URL of the site in canonical form: scheme and host in lower case, without a
+    default port (RFC 3986, 6.2.2.1 and 6.2.3), without a slash at the end. ``path`` is the path of
+    ``prefix``. ``pattern`` matches every form of the URL of a profile, up to the nickname.
     """
 
     prefix: str
@@ -99,9 +99,9 @@ class ProfileSite:
 class Identifiers:
     """The rules for valid identifiers, and their parser.
 
-    ``sites`` are the profile sites; derived profile URLs use the first. ``is_nickname`` returns
-    whether a nickname is valid. With ``nickname_case="fold"``, its argument is in lower case.
-    ``card_length`` is the minimum and maximum number of digits of a card number.
+    ``sites`` are the profile sites. URLs that are derived from nicknames use the first site.
+    ``is_nickname`` returns whether a nickname is valid; with ``nickname_case="fold"``, it gets the
+    nickname in lower case. ``card_length`` is the minimum and maximum number of digits of a card.
     """
 
     sites: Sequence[ProfileSite]
@@ -129,7 +129,7 @@ class Identifiers:
     def parse_nickname(self, text: str) -> ByNickname:
         """Parse a nickname without ``@``. With folded case, the result is in lower case.
 
-        Raises `InvalidFormat`. A nickname of dots alone is invalid: it would be a path segment.
+        Raises `InvalidFormat`. A nickname of dots alone is invalid, since URLs resolve ``..``.
         """
         nickname = self._nickname(text)
         if nickname is None:
@@ -144,7 +144,7 @@ class Identifiers:
         return nickname if self.is_nickname(nickname) else None
 
     def parse_card(self, text: str) -> ByCard:
-        """Parse a card number: ASCII digits, with any leading zeros. Raises `InvalidFormat`."""
+        """Parse a card number: ASCII digits, including leading zeros. Raises `InvalidFormat`."""
         reason = self._card_fault(text)
         if reason is not None:
             raise InvalidFormat(reason)
@@ -161,7 +161,7 @@ class Identifiers:
         return self.parse_card(text) if text.isdigit() else self.parse_input(text)
 
     def accepts(self, user: User) -> bool:
-        """Return whether a record's nickname and card number are valid in queries."""
+        """Return whether the nickname and the card number of a user are valid in queries."""
         return not (self._nickname(user.nickname) is None or self._card_fault(user.card_number))
 
     def profile_url(self, user: User) -> str:

@@ -18,11 +18,11 @@ from msgspec.json import Encoder
 
 Record = Struct | Mapping[str, Any]
 FormatLines = Callable[[Sequence[Record]], str]
-"""Returns the lines for log records, each with its line break."""
+"""A function that returns the lines for log records, each with its line break."""
 
 
 def _as_text(value: object) -> str:
-    """Return a text for a value without a JSON form: for an exception, only its type."""
+    """Return a text for a value without a JSON form. For an exception, return only its type."""
     return type(value).__name__ if isinstance(value, BaseException) else str(value)
 
 
@@ -61,7 +61,7 @@ def text_lines(records: Sequence[Record]) -> str:
 
 
 def colored_lines(records: Sequence[Record]) -> str:
-    """Return lines as `text_lines` does, with colored levels for a terminal."""
+    """Return the same lines as `text_lines`, with colored levels for a terminal."""
     return "".join(_text_line(record, "\x1b[{color}m{:<9}\x1b[0m") for record in records)
 
 

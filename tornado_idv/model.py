@@ -1,9 +1,9 @@
 """The data classes of lookups: `User`, `Query`, `BackendResult`, `Answer` and `Step`.
 
 Their reprs omit nicknames and card numbers, so a traceback cannot write them to a log. The classes
-are msgspec structs: each lookup creates several objects, and a frozen dataclass takes about 1 µs
-longer (CPython 3.11). The objects contain no containers, so the garbage collector need not track
-them (``gc=False``), even when a cache is full of them.
+are msgspec structs, because each lookup creates several objects, and a frozen dataclass takes about
+1 µs longer (CPython 3.11). The objects contain no containers, so the garbage collector need not
+track them (``gc=False``). This matters for a cache with many objects.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ByNickname(_Record, frozen=True):
 
     nickname: str
     text: str = ""
-    """The canonical text: ``@`` and the nickname. It is computed, and an argument is ignored."""
+    """The canonical text: ``@`` and the nickname. It is always computed; an argument is ignored."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "text", f"@{self.nickname}")

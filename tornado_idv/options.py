@@ -46,7 +46,7 @@ _PASSWORDS = re.compile(
 )
 _DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
 APPLIED = object()
-"""Marks a setting that a reload applies: ``Annotated[bool, APPLIED]``. Others need a restart."""
+"""Marks a setting as applied by a reload: ``Annotated[bool, APPLIED]``. Others need a restart."""
 
 
 class Options(BaseModel):
@@ -62,7 +62,7 @@ class Options(BaseModel):
 
 
 def as_type(section: Options, model: type[OptionsT]) -> OptionsT:
-    """Return a section as the settings ``model`` of a feature, or the defaults of ``model``."""
+    """Return the section as a ``model`` of a feature. For another type, return the defaults."""
     return section if isinstance(section, model) else model()
 
 
@@ -174,10 +174,10 @@ Duration = Annotated[
     Field(ge=0, le=_TEN_YEARS),
     text_schema(DURATION, "250ms", "30s", "5m"),
 ]
-"""Seconds, written ``250ms``, ``30s``, ``5m``, ``1h`` or ``7d``."""
+"""A duration in seconds, written ``250ms``, ``30s``, ``5m``, ``1h`` or ``7d``."""
 
 Size = Annotated[int, _from_text(parse_size), Field(ge=0), text_schema(SIZE, "16KiB")]
-"""Bytes, written ``512B``, ``16KiB``, ``1MiB`` or ``1GiB``."""
+"""A size in bytes, written ``512B``, ``16KiB``, ``1MiB`` or ``1GiB``."""
 
 Percentage = Annotated[str, checked_by(parse_percentage), text_schema(PERCENTAGE, "5%")]
 """A percentage as text, from ``0%`` to ``100%``."""
@@ -195,7 +195,7 @@ ConfigPath = Annotated[
 Secret = Annotated[SecretStr, BeforeValidator(_secret), WithJsonSchema({"type": "string"})]
 """A secret text, which no repr shows. It may be given as ``${env:NAME}`` or ``${file:path}``.
 
-If ``${file:path}`` is the whole setting, the secret follows the file: get its value for each use.
+If ``${file:path}`` is the whole setting, the secret follows the file, so do not keep its value.
 """
 
 Password = Annotated[Secret, PlainSerializer(lambda _: SecretStr("-"), return_type=SecretStr)]

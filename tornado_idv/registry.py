@@ -114,7 +114,8 @@ def installed_kinds(manager: pluggy.PluginManager) -> Kinds:
 def load_class(offered: type[T] | str) -> type[T]:
     """Return a class of a plugin. If ``offered`` is the place of the class, import it.
 
-    Unused classes are not imported: this would double the time to start. Raises `StartError`.
+    Unused classes are not imported, because this would double the time to start. Raises
+    `StartError`.
     """
     if not isinstance(offered, str):
         return offered
@@ -181,15 +182,15 @@ async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) ->
     # A member of a canary protects the query whose first field has the same name.
     for member in sorted(kind.__struct_fields__[0] for kind in backend.serves) if canaries else ():
         if not any(getattr(each, member) for each in canaries):
-            text = 'backend %s: its canary has no %s, so "not found" by that is not protected'
-            _log.warning(text, backend.name, member)
+            text = 'backend %s: its canary has no %s, so "not found" by %s is not protected'
+            _log.warning(text, backend.name, member, member)
 
 
 def _cause(error: Exception) -> str:
     """Return a description of an exception of a plugin.
 
-    The message is omitted, because it may contain a secret. Only if the call itself has failed,
-    such as for wrong arguments, the message is returned: it comes from Python.
+    The message is omitted, because it may contain a secret. If the call itself has failed, such as
+    for wrong arguments, the message is returned, because it comes from Python.
     """
     *_, where = traceback.extract_tb(error.__traceback__)
     if where.filename == __file__:

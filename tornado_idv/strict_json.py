@@ -17,7 +17,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 
 
 class Number(str):
-    """A number in its original spelling. Test for a JSON string by ``type(value) is str``."""
+    """A JSON number as text, in its original spelling. A JSON string has the exact type ``str``."""
 
     __slots__ = ()
 
@@ -58,7 +58,7 @@ def is_unicode(text: str) -> bool:
 
 
 def _check_depth(text: str, max_depth: int) -> None:
-    """Raise `ValueError` if nesting is too deep. Python's own limit differs between versions."""
+    """Raise `ValueError` if nesting is too deep, since Python's limit differs between versions."""
     if text.count("[") + text.count("{") <= max_depth:
         return
     # After the removal of escapes, every second part between quotes is outside of strings. A

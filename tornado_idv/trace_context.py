@@ -45,8 +45,8 @@ class RequestContext(Struct, frozen=True, gc=False):
 current_request: ContextVar[RequestContext | None] = ContextVar("current_request", default=None)
 """The request that started the current lookup, or ``None`` for a refresh and for commands.
 
-The answer must not depend on it: other requests may wait for the same lookup, and the answer is
-cached for all.
+The answer must not depend on this request, because other requests may wait for the same lookup, and
+the answer is cached for all.
 """
 
 

@@ -62,7 +62,7 @@ def format_size(count: int) -> str:
 
 
 def parse_percentage(text: str) -> Decimal:
-    """Parse a percentage such as ``5%`` or ``0.5%``. Return its number.
+    """Parse a percentage such as ``5%`` or ``0.5%``. Return the number without the sign.
 
     Raises `ValueError`. Its message does not repeat the text.
     """

@@ -26,12 +26,12 @@ _HINTS = {
         "; look at the indentation here and on the line above; a value that only begins with a "
         """quote needs quotes around all of it, like '"a b".c'"""
     ),
-    "found character that cannot start any token": "; a value that begins so needs quotes",
+    "found character that cannot start any token": "; a value that begins with it needs quotes",
     "did not find expected alphabetic or numeric character": (
         "; a value that begins with * & or ! needs quotes"
     ),
 }
-"""Advice by error message of the parser, about the most frequent cause of this error."""
+"""Advice about the most frequent cause of an error, by the error message of the parser."""
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -78,8 +78,8 @@ def read(content: bytes, file: str, *, quotes_span_lines: bool = True) -> Any:
     """Load a YAML document as nested `Mapping`, `Items` and `Text`.
 
     An empty document gives an empty `Mapping`. ``file`` is the name in error messages. Without
-    ``quotes_span_lines``, a quoted text must end on its line: in a long list, two stray quotes
-    would turn everything between them into one text. Raises `ConfigError` with the first problem.
+    ``quotes_span_lines``, a quoted text must end on its first line. Otherwise, in a long list, two
+    stray quotes would make one text of all between them. Raises `ConfigError` with one problem.
     """
     try:
         text = content.decode("utf-8-sig")

@@ -133,7 +133,8 @@ def test_check_warns_of_lookups_that_the_canary_does_not_protect(
     sqlite_databases.write(folder / "people.db", BIRD)
     file = config(PEOPLE % "")
     done = invoke("check", "-c", file)
-    text = 'backend people: its canary has no card_number, so "not found" by that is not protected'
+    why = 'its canary has no card_number, so "not found" by card_number is not protected'
+    text = f"backend people: {why}"
     assert (done.exit_code, done.stderr) == (0, f"warning: {file}:3:5: backends[0]: {text}\n")
     by_card = "by_card: {url: /card, json: {card_number: '{card_number}'}, repeatable: true}"
     with live_directory(BIRD) as directory:
