@@ -129,7 +129,7 @@ class Identifiers:
     def parse_nickname(self, text: str) -> ByNickname:
         """Parse a nickname without ``@``. With folded case, the result is in lower case.
 
-        Raises `InvalidFormat`. A nickname of dots alone is invalid, since URLs resolve ``..``.
+        Raises `InvalidFormat`. A nickname of dots alone is invalid, because URLs resolve ``..``.
         """
         nickname = self._nickname(text)
         if nickname is None:

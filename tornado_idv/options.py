@@ -52,7 +52,7 @@ APPLIED = object()
 class Options(BaseModel):
     """Base class of every section of `config.yaml`.
 
-    Unknown members are errors. Values cannot be changed. Errors contain no values, since a value
+    Unknown members are errors. Values cannot be changed. Errors contain no values, because a value
     may be a secret. The docstring below an option is its description in the JSON Schema.
     """
 
@@ -62,7 +62,7 @@ class Options(BaseModel):
 
 
 def as_type(section: Options, model: type[OptionsT]) -> OptionsT:
-    """Return the section as a ``model`` of a feature. For another type, return the defaults."""
+    """Return a section of the type ``model``. For another section, return the defaults."""
     return section if isinstance(section, model) else model()
 
 
@@ -215,7 +215,7 @@ KeyStoreAddress = Annotated[
     BeforeValidator(_key_store),
     WithJsonSchema({"type": "string", "minLength": 1}),
 ]
-"""A `ConfigPath`, or the URL of a key store as `Secret`, since it may contain a password."""
+"""A `ConfigPath`, or the URL of a key store as `Secret`, because a URL may contain a password."""
 
 Pattern = Annotated[str, checked_by(compile_pattern)]
 """A regular expression; see `compile_pattern`."""

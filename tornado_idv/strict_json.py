@@ -28,7 +28,7 @@ def loads(document: bytes | str, *, max_depth: int = 256, keep_numbers: bool = F
     Arrays and objects may be nested up to ``max_depth`` levels. With ``keep_numbers``, numbers are
     returned as `Number`. Otherwise they are returned as ``int`` or ``float``, and a number that
     Python cannot convert, because it is too large or too long, is an error. Strings may contain a
-    lone surrogate, since JSON can escape it; see `is_unicode`.
+    lone surrogate, because JSON can escape it; see `is_unicode`.
 
     Raises `ValueError`. Its text and attributes may contain parts of the document.
     """
@@ -58,7 +58,7 @@ def is_unicode(text: str) -> bool:
 
 
 def _check_depth(text: str, max_depth: int) -> None:
-    """Raise `ValueError` if nesting is too deep, since Python's limit differs between versions."""
+    """Raise `ValueError` for too deep nesting, because Python's limit differs between versions."""
     if text.count("[") + text.count("{") <= max_depth:
         return
     # After the removal of escapes, every second part between quotes is outside of strings. A

@@ -21,7 +21,7 @@ BY_NICKNAME = ByNickname("alice")
 BY_CARD = ByCard("4000")
 OPEN = "circuit breaker open, "
 TOO_LATE = "not called: the request's time is nearly over"
-TOO_MANY = "max_concurrent reached, and its queue is full"
+TOO_MANY = "max_concurrent reached; the queue is full"
 
 
 def guard(backend: FakeBackend, **options: Any) -> Guard:
@@ -169,7 +169,7 @@ async def test_what_is_no_user_is_broken(answer: object) -> None:
 async def test_incomplete_user_is_broken(user: User) -> None:
     error = await failure(guard(FakeBackend(user)))
     assert isinstance(error, Broken)
-    assert error.reason == "returned a user with a field missing or not text"
+    assert error.reason == "returned a user with a field that is missing or not text"
 
 
 _URL_OF_2048 = f"https://x.example/{'a' * 2030}"
@@ -316,7 +316,7 @@ async def test_queued_lookup_leaves_half_of_the_time_to_the_next_backend() -> No
     assert waiting.done()
     with pytest.raises(Unavailable) as caught:
         await waiting
-    assert caught.value.reason == "max_concurrent reached, and timed out in its queue"
+    assert caught.value.reason == "max_concurrent reached; the lookup timed out in the queue"
     another = begin(asked)
     backend.source.release()
     assert await asyncio.gather(first, another) == [Answer(ALICE, "crm")] * 2

@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         self._transport.set_write_buffer_limits(high=_MAX_UNSENT)
         self._peer = Peer.of(transport)
         connections = self._context.connections
-        self.update_serving()  # a reload may have replaced it during the handshake
+        self.update_serving()  # a reload may have replaced `serving` during the handshake
         self._set_timeout(self._serving.limits.idle_timeout)
         if connections.draining:
             self.drain()

@@ -196,7 +196,7 @@ class ConnectionTable:
         try:
             for _ in range(min(_EXPIRE_BATCH, len(self._expired))):
                 connection = self._expired.pop()
-                if connection.deadline <= now:  # it may have closed meanwhile
+                if connection.deadline <= now:  # the connection may have closed meanwhile
                     connection.on_timeout()
         finally:  # an error of one connection must not end the timeouts of all
             pause = _EXPIRE_PAUSE if self._expired else _SWEEP_INTERVAL

@@ -24,8 +24,8 @@ _SPELLING = {
     "Ratelimit": "RateLimit",
     "Ratelimit-Policy": "RateLimit-Policy",
 }
-"""The spelling of header names in responses, by their spelling in Tornado's `HTTPHeaders`. Clients
-get the spelling of the first version, because Tornado changes upper and lower case."""
+"""The spelling of header names in responses, by their spelling in Tornado's `HTTPHeaders`. Tornado
+changes upper and lower case, but clients need the spelling of the first version."""
 
 
 @dataclass(frozen=True, slots=True)

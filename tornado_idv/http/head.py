@@ -65,7 +65,7 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
         fields = _Headers()
         with suppress(httptools.HttpParserError, httptools.HttpParserUpgrade):
             httptools.HttpRequestParser(fields).feed_data(b"GET" + data[request_line.end(1) :])
-        fields["Host"] = "unknown"  # it is not checked
+        fields["Host"] = "unknown"  # the sent value is not checked
         start_line = _start_line(request_line)
         return RequestHead(start_line, fields, 0, keep_alive=False, expects_continue=False)
     except httptools.HttpParserUpgrade:

@@ -88,7 +88,7 @@ class AnswerCache:
         self._failures = Table[tuple[float, LookupFailed]](limits.max_negative_entries, Counters())
         self._epochs: defaultdict[str | None, Epoch] = defaultdict(Epoch)
         self.on_late_hit: Callable[[Query], object] = lambda _: None
-        """A callback for a hit of an entry due for a refresh. It is called once per entry."""
+        """A callback for a hit on an entry due for a refresh. It gets the query, once per entry."""
         self.on_purge: Callable[[], object] = lambda: None
         """A callback after each purge, and after some answers to `persisted` queries."""
         self.persisted: Sequence[set[str]] = ()

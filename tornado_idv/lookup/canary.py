@@ -43,7 +43,7 @@ def canaries_of(options: BackendOptions) -> dict[str, Query]:
 
 
 def absent_canaries_of(options: BackendOptions) -> dict[str, Query]:
-    """Return the queries for users that must not be found, by their names in messages."""
+    """Return the queries for users who must not be found, by their names in messages."""
     found: dict[str, Query] = {}
     for number, each in enumerate(options.canaries, start=1):
         if (text := each.absent or "").startswith("@"):
@@ -58,7 +58,7 @@ async def keep_checking(canaries: Callable[[], Iterable[Canary]]) -> None:
     while True:
         for each in canaries():
             each.check()
-        await asyncio.sleep(5)  # each is looked up 30 s after its last lookup
+        await asyncio.sleep(5)  # `check` looks a canary up 30 s after its last lookup
 
 
 class Canary:
@@ -98,7 +98,7 @@ class Canary:
         """
         self.task: asyncio.Task[None] | None = None
         self._found: dict[str | None, tuple[float, float]] = {}
-        """By server: the start and end times of its last lookup that confirmed all canaries."""
+        """For each server, start and end of its last lookup that confirmed all canaries."""
         self._began = -inf
         self._running: asyncio.Future[_Outcome] | None = None
         self._next: asyncio.Future[_Outcome] | None = None

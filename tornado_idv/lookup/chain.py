@@ -38,8 +38,8 @@ class Explanation(NamedTuple):
 class Chain:
     """Calls the hook ``idv_identify`` for a lookup: the guards in order, then the plugins.
 
-    A private plugin manager contains the guards, and the implementations from ``plugins``. The
-    other parameters are explained in `Directory`.
+    A private plugin manager contains the guards, and the hook implementations of ``plugins``.
+    `Directory` explains the other parameters.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class Chain:
         self._canaries = {each.name: each.canaries for each in guards}
 
     async def find(self, query: Query, observe: _Observe | None = None) -> Answer:
-        """Query the backends, then plugins, and return the answer. Raises `Unavailable`, `Broken`.
+        """Query the backends, then plugins. Return the answer. Raises `Unavailable` or `Broken`.
 
         *Not found* needs "not known here" from every backend serving the query: a skipped backend
-        might know the user. The TTL of *not found* is the shortest of these backends. ``observe``
-        gets the name and the call of each backend and plugin, and returns the call to await.
+        might know the user. *Not found* has the shortest TTL of these backends. ``observe`` gets
+        the name and the call of each backend and plugin, and returns the call to await.
         """
         deadline = asyncio.get_running_loop().time() + self._timeout
         calls: list[NamedCall] = self._hook(query=query, deadline=deadline)

@@ -219,14 +219,14 @@ class Guard:
         """Call the backend within its limits, and report the result to the circuit breaker."""
         if not self._bulkhead.try_acquire():
             if not self._bulkhead.can_queue:
-                raise NotCalled("max_concurrent reached, and its queue is full")
+                raise NotCalled("max_concurrent reached; the queue is full")
             # Wait for half of the time. The rest is for the call, or for the next backend. Canaries
             # go first, because other lookups wait for their results.
             until = (asyncio.get_running_loop().time() + deadline) / 2
             if not await self._bulkhead.acquire(until, first=canary):
-                raise NotCalled("max_concurrent reached, and timed out in its queue")
+                raise NotCalled("max_concurrent reached; the lookup timed out in the queue")
         permit: Permit | None = None
-        report: Callable[[Permit], object] = self.breaker.abandoned  # also if cancelled
+        report: Callable[[Permit], object] = self.breaker.abandoned  # if cancelled, too
         try:
             now = asyncio.get_running_loop().time()
             if deadline - now < _MIN_TIME_LEFT:
@@ -301,7 +301,7 @@ class Guard:
         if not (
             isinstance(plan, str) and isinstance(card_number, str) and isinstance(nickname, str)
         ):
-            raise Broken("returned a user with a field missing or not text")
+            raise Broken("returned a user with a field that is missing or not text")
         if self._folds_nicknames:
             user = replace(user, nickname=fold_case(user.nickname))
         if query.text not in (f"@{user.nickname}", user.card_number):
@@ -327,7 +327,7 @@ class Guard:
             _log.warning(text, self.name, _OPEN, self.breaker.failures, self.breaker.next_probe)
 
     def _log_failure(self, error: LookupFailed) -> None:
-        # Only equal lines are folded, and the text of an open circuit contains a time.
+        # Only equal log lines are deduplicated, and the text of an open circuit contains a time.
         reason = _OPEN if error.reason.startswith(_OPEN) else error.reason
         where = f"\n{format_traceback(error.__cause__)}" if error.__cause__ else ""
         level = logging.WARNING if isinstance(error, Unavailable) else logging.ERROR

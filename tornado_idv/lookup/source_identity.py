@@ -20,7 +20,7 @@ def identity_of(*parts: object) -> bytes:
 
 @lru_cache(maxsize=16)
 def sealed(identity: bytes) -> str:
-    """Return the form of an identity to store. It takes 50 ms, so guesses of secrets are slow."""
+    """Return an identity in the form to store. Takes 50 ms, to slow down guesses of secrets."""
     return hashlib.scrypt(identity, salt=b"tornado-idv", n=2**14, r=8, p=1, dklen=32).hex()
 
 
@@ -29,6 +29,6 @@ def _plain(value: object) -> object:
         return value.model_dump(exclude_defaults=True)
     if isinstance(value, Secret | SecretBytes | SecretStr):
         return repr(value.get_secret_value())
-    if isinstance(value, set | frozenset):  # in any order
+    if isinstance(value, set | frozenset):  # the digest needs a fixed order
         return sorted(json.dumps(each, default=_plain) for each in value)
     return repr(value)

@@ -76,7 +76,7 @@ REASONS: Mapping[ApiError, Mapping[str, str]] = {
 
 _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
     InvalidFormat: ApiError.FORMAT,
-    UndeterminedKey: ApiError.UNAVAILABLE,  # before its base class
+    UndeterminedKey: ApiError.UNAVAILABLE,  # must precede its base class
     InvalidKey: ApiError.TOKEN,
     Broken: ApiError.BROKEN,
     LookupFailed: ApiError.UNAVAILABLE,
