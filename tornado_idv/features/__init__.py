@@ -27,7 +27,7 @@ _NAMES = (
     "systemd",
     "users",
 )
-"""Folders of the features. Parts start, and routes are added, in this order."""
+"""Folders of the features. The service starts their parts and adds their routes in this order."""
 
 FEATURES: tuple[Feature, ...] = tuple(
     import_module(f"{__name__}.{name}").FEATURE for name in _NAMES
@@ -46,4 +46,4 @@ MISSING: Mapping[str, str] = {
     for setting, name in _SETTINGS.items()
     if name not in _NAMES
 }
-"""Error messages for the settings of removed features, by path of the setting without indices."""
+"""Error message for each setting of a removed feature, by path, such as ``backends.shadow``."""

@@ -154,7 +154,7 @@ def test_check_recommends_a_canary_for_sources_that_others_run(
     )
     done = invoke("check", "-c", file, "--config-only")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.endswith("recommended    a canary, who must be found, for crm\n")
+    assert done.stdout.endswith("recommended    a canary (a user who must exist) for crm\n")
 
 
 @pytest.mark.parametrize("option", ["--explain", "--steps"])
@@ -269,5 +269,5 @@ def test_check_warns_of_a_condition_whose_members_nothing_has(
     with live_directory(BIRD) as directory:
         upstream = (UPSTREAM % (directory.url, "plan")).replace("code == 'not_found'", condition)
         done = invoke("check", "-c", config(upstream.replace("'9001'", f"'9001'{canary}")))
-    text = f"not_known_when reads what the canary's record lacks ({missing})"
+    text = f"not_known_when reads members that the canary lacks ({missing})"
     assert (done.exit_code, text in done.stderr) == (0, missing is not None)

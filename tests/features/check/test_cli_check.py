@@ -234,7 +234,8 @@ def test_secret_that_every_user_may_read_gives_a_warning(
         (secrets / "key").write_text("secret")
         done = invoke("check", "-c", path)
         assert done.exit_code == 0
-        text = f"every user of this machine may read {secrets / name}: chmod o= it"
+        public = secrets / name
+        text = f"every user of this machine can read {public}; run chmod o= {public}"
         assert (f"warning: {path}:1:1: {text}\n" in done.stderr) is warns
         assert ("every user" in done.stderr) is warns
 

@@ -75,7 +75,7 @@ admin: {{port: 9}}
             "limits",
             (
                 "requests 100/second, misses 300/10 minutes (log only), failed_auth 60/minute, "
-                "keys with their own: 1"
+                "keys with their own limits: 1"
             ),
         ),
         ("backend 1", 'crm (remote), timeout 2s, cached 0s, "not found" cached 1.5s'),
@@ -101,6 +101,6 @@ def test_canary_is_recommended_for_a_source_that_can_lose_users(
     assert "recommended" not in dict(summary(load_text(text), NOW, kinds))
     monkeypatch.setattr(kinds.backends["remote"], "can_lose_users", True)
     rows = dict(summary(load_text(text), NOW, kinds))
-    assert rows["recommended"] == "a canary, who must be found, for crm"
+    assert rows["recommended"] == "a canary (a user who must exist) for crm"
     with_canary = text.replace("url: x", "url: x, canary: {nickname: c}")
     assert "recommended" not in dict(summary(load_text(with_canary), NOW, kinds))

@@ -10,7 +10,7 @@ FEATURE = Feature(
         "cache": (f"{_MODULE}:cache", "Show or purge the cache of the running service."),
         "explain": (
             f"{_MODULE}:explain",
-            "Show how each backend of the running service responds.",
+            "Look a user up in each backend of the running service.",
         ),
         "health": (f"{_MODULE}:health", "Report whether the running service is ready."),
         "reload": (f"{_MODULE}:reload", "Reload the configuration of the running service."),

@@ -28,11 +28,11 @@ class _Parts(BaseModel):
 
 
 class AdminUnavailable(IdvError):
-    """The admin listener could not execute the command. The message is the reason."""
+    """The admin listener does not respond, or responds with an error. The message is the reason."""
 
 
 class WrongRequest(IdvError):
-    """The admin listener rejected the request as invalid. ``record`` is its response."""
+    """The admin listener rejects a request as invalid. ``record`` is the body of the response."""
 
     def __init__(self, record: Record) -> None:
         super().__init__(str(record.get("message")))
@@ -41,7 +41,7 @@ class WrongRequest(IdvError):
 
 @dataclass(frozen=True)
 class AdminListener:
-    """The admin listener of the running service, from the options of a command."""
+    """A client of the running service's admin listener, with the options of a command."""
 
     config_path: Path
     token_file: Path | None
@@ -50,18 +50,18 @@ class AdminListener:
     def request(
         self, method: str, path: str, body: Record | None = None, *, timeout: float = 10.0
     ) -> Record:
-        """Return the record of a response.
+        """Send a request, and return the JSON object of the response.
 
-        Only the section ``admin`` is read: the file may have errors elsewhere, made after the
-        start of the service. Raises `StartError` if the file has no admin listener, `WrongRequest`,
-        and `AdminUnavailable`, for example after ``timeout`` seconds without a response.
+        Of config.yaml, only the section ``admin`` is read: other sections may have become invalid
+        since the start of the service. Raises `StartError` if the section is missing, and
+        `AdminUnavailable`, for example after ``timeout`` seconds, or `WrongRequest`.
         """
         settings = load_parts(self.config_path, os.environ, _Parts).admin
         if settings is None:
             advice = "add: admin: {port: 8081}, and restart the service"
             raise StartError(f"{self.config_path} has no admin listener; {advice}")
         if not settings.port:
-            raise StartError("admin.port is 0, any free port: commands need a fixed port")
+            raise StartError("admin.port is 0 (any free port), but commands need a fixed port")
         fields = {"Content-Type": "application/json"}
         if self.token_file is not None:
             fields["Authorization"] = f"Bearer {_read_token(self.token_file)}"
@@ -91,13 +91,13 @@ class AdminListener:
     def show(
         self, record: Record, lines: Iterable[str], code: Exit = Exit.DONE, *, err: bool = False
     ) -> NoReturn:
-        """Print the record for scripts, or the lines for people, and exit."""
+        """Print the record if ``--json`` is given, otherwise the lines. Exit with ``code``."""
         show(record, lines, as_json=self.as_json, err=err)
         sys.exit(code)
 
 
 def admin_command(command: Callable[..., NoReturn]) -> Callable[..., None]:
-    """Add ``--config``, ``--token-file`` and ``--json``. Pass an `AdminListener` to ``command``."""
+    """Add ``--config``, ``--token-file`` and ``--json``, and pass them as an `AdminListener`."""
 
     @wraps(command)
     def run(
@@ -110,7 +110,7 @@ def admin_command(command: Callable[..., NoReturn]) -> Callable[..., None]:
     token_option = click.option(
         "--token-file",
         type=click.Path(path_type=Path, readable=False),
-        help="File with a key of scope admin. An admin listener on loopback needs none.",
+        help="File with a key of scope admin. Not needed if the admin listener is on loopback.",
     )
     return config_option(token_option(json_option(run)))
 

@@ -1,4 +1,4 @@
-"""``tornado-idv cache``, ``explain``, ``health``, ``reload`` and ``status``."""
+"""The commands ``tornado-idv cache``, ``explain``, ``health``, ``reload`` and ``status``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cache() -> None:
 @cache.command(epilog=examples("cache stats"))
 @admin_command
 def stats(admin: AdminListener) -> NoReturn:
-    """Show the number of entries and the hit ratio.
+    """Show the number of cached answers and the hit ratio.
 
     Exit codes: 0 done; 3 no response.
     """
@@ -38,7 +38,7 @@ def stats(admin: AdminListener) -> NoReturn:
 
 @cache.command(epilog=examples("cache purge --nickname @alice"))
 @click.option("--nickname", help="Purge the answers about the user with this nickname.")
-@click.option("--card", "card_number", help="Purge the answers about the user with this card.")
+@click.option("--card", "card_number", help="Purge the answers about this card number's user.")
 @click.option(
     "--backend", shell_complete=complete_backend, help="Purge the answers of this backend."
 )
@@ -47,7 +47,7 @@ def stats(admin: AdminListener) -> NoReturn:
 def purge(admin: AdminListener, **options: str | bool | None) -> NoReturn:
     """Drop cached answers. Give exactly one of the four options.
 
-    Exit codes: 0 done; 2 wrong use; 3 no response, or not delivered to the shared cache.
+    Exit codes: 0 done; 2 wrong use; 3 no response, or the purge did not reach the shared cache.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if len(given) != 1:
@@ -61,7 +61,7 @@ _CACHED = {
     "found": "a found user",
     "not_found": '"not found"',
     "stale": "an expired answer, served only if the lookup fails",
-    "failure": "a failure, repeated during cache.failure_memo",
+    "failure": "a failure, served again during cache.failure_memo",
     "absent": "nothing",
 }
 
@@ -70,9 +70,9 @@ _CACHED = {
 @click.argument("who", metavar="@NICK|URL|DIGITS")
 @admin_command
 def explain(admin: AdminListener, who: str) -> NoReturn:
-    """Show how each backend of the running service responds.
+    """Look a user up in each backend of the running service.
 
-    The command bypasses the cache, and caches nothing. The user is not shown.
+    The command bypasses the cache, and caches nothing. It shows results, but no user data.
 
     Exit codes: 0 found; 1 not found; 2 wrong use; 3 could not be determined.
     """

@@ -38,11 +38,11 @@ from tornado_idv.web.response import Result
 
 MAX_ITEMS = 100
 DEGRADED_TIME = 600.0
-"""Seconds of ``degraded`` responses after a failure of a backend or its canary."""
+"""Batch responses are ``degraded`` for this many seconds after a failure of a backend."""
 _GROUP, _PAUSE = 16, 0.001
-"""Number of lookups started in a row, and seconds of the pause after them.
+"""A batch starts this number of lookups in a row, and then pauses for this many seconds.
 
-All batches take turns. In the pause, single lookups can start.
+Batches pause one after another. During a pause, single lookups can start.
 """
 Item = tuple[Operation, dict[str, Any]]
 
@@ -51,10 +51,10 @@ _TOO_LATE = Unavailable("no answer within the request's time")
 
 
 class BatchHandler(AuthenticatedHandler):
-    """``{"items": [{"input": "@nickname"}, {"card_number": "digits"}]}``, 1 to 100 items.
+    """Looks 1 to 100 users up: ``{"items": [{"input": "@nickname"}, {"card_number": "digits"}]}``.
 
-    Each result is the record of the single operation, in the order of the items. If some could not
-    be determined, the status is still 200.
+    Each result is the response body of a single lookup, in the order of the items. The status is
+    200 even if some results could not be determined.
     """
 
     allowed = ("POST",)
@@ -78,7 +78,7 @@ class BatchHandler(AuthenticatedHandler):
     def _parse(
         self, key: ApiKey, limits: KeyLimits | None, operation: Operation, record: dict[str, Any]
     ) -> Query | Result:
-        """Return the query of an item, or its result if no lookup is needed."""
+        """Return the query of an item, or the item's result if it needs no lookup."""
         if operation.scope not in key.scopes:
             return _NO_SCOPE
         try:
@@ -111,7 +111,7 @@ class BatchHandler(AuthenticatedHandler):
     async def _look_up(
         self, queries: Iterable[Query], limits: KeyLimits | None
     ) -> dict[Query, Result]:
-        """Look the queries up, with limited concurrency for all batches together."""
+        """Look the queries up. All batches together have a limit of concurrent lookups."""
         api, slots = self.api, self.api.directory.batch_slots
         context = RequestContext(self.request_id, self.trace)
         loop = get_running_loop()
@@ -140,7 +140,7 @@ class BatchHandler(AuthenticatedHandler):
 
 
 def _read_cached(api: ApiContext, _: Operation, key: ApiKey, body: bytes) -> KnownBody | None:
-    """Return the queries of a batch with their answers if all are cached."""
+    """Return the queries of a batch with their answers, or ``None`` unless all are cached."""
     cached: list[tuple[Query, Answer]] = []
     for operation, record in parse_items(body):
         query = operation.parse(api.identifiers, text_member(record, operation.field))
@@ -155,12 +155,12 @@ def _answer_cached(
     api: ApiContext, cached: list[tuple[Query, Answer]], limits: KeyLimits | None, _: RequestContext
 ) -> Result:
     for each in cached:
-        api.directory.get_cached(each[0])  # no hit before the limit was charged
+        api.directory.get_cached(each[0])  # a hit counts only after the limit is charged
     return _combine(api, [result_of(answer, limits, "hit") for _, answer in cached])
 
 
 def _combine(api: ApiContext, results: Sequence[Result]) -> Result:
-    """Return the result of a batch from those of its items, and count these."""
+    """Combine the results of items into the result of the batch. Count their cache lookups."""
     counters, directory = api.counters, api.directory
     failed_after = time.time() - DEGRADED_TIME
     is_degraded = any(each.problem for each in directory.canaries) or any(
@@ -182,7 +182,7 @@ def _combine(api: ApiContext, results: Sequence[Result]) -> Result:
 
 
 def parse_items(body: bytes) -> list[Item]:
-    """Return the items of a batch with their operations. Raises `InvalidFormat`."""
+    """Return each item of a batch with its operation. Raises `InvalidFormat`."""
     record = parse_object(body)
     if "items" not in record:
         raise InvalidFormat("member_missing")
@@ -201,5 +201,5 @@ def _operation_of(item: object) -> Operation:
 
 
 def make_routes(_settings: Settings, _before: object) -> Iterator[Route]:
-    """Yield the route. It needs no setting."""
+    """Yield the route of batches. No setting turns it off."""
     yield Route(f"{API}/{BatchHandler.route}", BatchHandler)

@@ -1,4 +1,4 @@
-"""Checks and descriptions of the configuration before a start."""
+"""Commands that check and describe the configuration before a start."""
 
 from tornado_idv.interfaces.feature import Feature
 

@@ -1,4 +1,4 @@
-"""``tornado-idv check``, ``schema`` and ``plugins``."""
+"""The commands ``tornado-idv check``, ``schema`` and ``plugins``."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
 
 @dataclass
 class DryRun:
-    """Problems and warnings of the file at ``path``, with the position of their settings."""
+    """A check of the file at ``path``. It collects problems and warnings with their positions."""
 
     path: Path
     online: bool
@@ -128,7 +128,7 @@ class DryRun:
     """Lines of the summary for successful lookups of canaries and made-up users."""
 
     async def run(self, settings: Settings, kinds: Kinds) -> None:
-        """Load the TLS files and the key store, and open each backend."""
+        """Load the TLS files and the key store, open each backend, and look up its canaries."""
         with self._problems_at():
             worker_count(settings.server.workers)
         if settings.server.tls is not None:
@@ -153,12 +153,12 @@ class DryRun:
                 del self.problems[before:]
 
     def warn_of_public_files(self, file: ConfigFile, settings: Settings) -> None:
-        """Warn of files with secrets, readable by every user of this machine."""
+        """Warn of files with secrets that every user of this machine can read."""
         public = {tls.cert_file} - {tls.key_file} if (tls := settings.server.tls) else set()
         for path in sorted({each for each, found in file.named.items() if found} - public):
             own, *folders = (each.stat().st_mode for each in (path, *path.resolve().parents))
             if own & 0o004 and all(mode & 0o001 for mode in folders):
-                self.warn(f"every user of this machine may read {path}: chmod o= it")
+                self.warn(f"every user of this machine can read {path}; run chmod o= {path}")
 
     def _confirm(self, backend: AnyBackend, text: str) -> None:
         self.confirmed.append(("confirmed", f"{backend.name}: {text}"))
@@ -171,7 +171,7 @@ class DryRun:
     ) -> None:
         """Look up the canaries of a backend. A source that is down is only a warning.
 
-        Otherwise it would prevent a reload.
+        As an error, it would prevent reloads during an outage.
         """
         absent = absent_canaries_of(backend.options)
         for name, query in {**canaries_of(backend.options), **absent}.items():
@@ -198,7 +198,7 @@ class DryRun:
         """Warn if ``not_known_when`` reads members that no response has.
 
         Such a member may be misspelt, or hidden by access rights. Then the condition is false for
-        all users. The response to a made-up user counts, too: the condition may be for its error.
+        all users. The response for a made-up user counts, too: the condition may be meant for it.
         """
         queries = (*canaries_of(backend.options).values(), *_made_up_users(settings))
         canary, made_up = (
@@ -210,8 +210,8 @@ class DryRun:
             of_error = await _unread(backend, made_up)
             missing = missing if of_error is None else missing & of_error
         if missing:
-            text = f"not_known_when reads what the canary's record lacks ({', '.join(missing)})"
-            self.warn(f"{text}; canary.absent, a disabled user, tests the condition", *steps)
+            text = f"not_known_when reads members that the canary lacks ({', '.join(missing)})"
+            self.warn(f"{text}; to test it, name a disabled user as canary.absent", *steps)
 
     def _try_key_store(self, settings: Settings, setting: Path | SecretStr, kinds: Kinds) -> None:
         with self._problems_at("auth", "store"):
@@ -230,7 +230,7 @@ class DryRun:
     def _problems_at(self, *steps: int | str) -> Iterator[None]:
         """Catch an `IdvError`, and report it as a problem of the setting with the path ``steps``.
 
-        A `SettingError` contains the path of its setting.
+        The path in a `SettingError` takes precedence over ``steps``.
         """
         try:
             yield
@@ -255,7 +255,7 @@ def _made_up_users(settings: Settings) -> Iterator[Query]:
 
 
 async def _unread(backend: AnyBackend, query: Query | None) -> set[str] | None:
-    """Return the members in ``not_known_when`` that are missing in all responses to the query.
+    """Return the members that ``not_known_when`` reads, but no response to the query contains.
 
     Return ``None`` if the condition was not evaluated.
     """
@@ -299,7 +299,7 @@ def schema() -> None:
     """Print the JSON Schema of config.yaml.
 
     It contains the options of the installed plugins. For completion and checks in an editor, write
-    "# yaml-language-server: $schema=config.schema.json" as first line of config.yaml.
+    "# yaml-language-server: $schema=config.schema.json" as the first line of config.yaml.
     """
     with exit_on_error(Exit.NO):
         click.echo(json.dumps(json_schema(installed_kinds(plugin_manager())), indent=2))

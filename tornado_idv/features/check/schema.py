@@ -1,8 +1,8 @@
 """The JSON Schema of `config.yaml` for editors.
 
-We read all scalars as text; an editor types them by their spelling. For it ``port: "8080"`` is a
-string and ``id: 12`` a number; it must accept both. A reference such as ``${env:PORT}`` may replace
-any scalar.
+The service reads all scalars as text. An editor infers types from the spelling: it takes
+``port: "8080"`` for a string, and ``id: 12`` for a number. So the schema accepts both types. A
+reference such as ``${env:PORT}`` may replace any scalar.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SPELLINGS = {
     "boolean": ("true", "false"),
     "null": ("",),
 }
-"""Unquoted texts, by the type other than string that an editor reads them as."""
+"""Examples of unquoted text that is not a string to an editor, by the type that it infers."""
 _BOUNDS = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",
@@ -39,7 +39,7 @@ _BOUNDS = {
 
 
 class _Generator(SchemaGenerator):
-    """Adds defaults and bounds in the spelling of the file."""
+    """Spells default values as in config.yaml, and names bounds as in JSON Schema."""
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         described = super().default_schema(schema)
@@ -69,7 +69,7 @@ def json_schema(kinds: Kinds) -> Schema:
 
 
 def _for_editors(node: Any) -> Any:
-    """Return a copy of a schema that accepts every spelling of the same text."""
+    """Return a copy of a schema that accepts every spelling of each scalar."""
     if isinstance(node, list):
         return [_for_editors(each) for each in node]
     if not isinstance(node, dict):
@@ -83,7 +83,7 @@ def _for_editors(node: Any) -> Any:
 
 
 def _with_spellings(schema: Schema) -> Schema:
-    """Return a scalar's schema that accepts other spellings, too; return other values unchanged."""
+    """Extend the schema of a scalar by other spellings. Return any other schema unchanged."""
     kind = schema.get("type")
     if isinstance(schema.get("enum"), list) or isinstance(schema.get("format"), str):
         words = {name: schema.pop(name) for name in ("enum", "format", "type") if name in schema}

@@ -1,4 +1,4 @@
-"""The most important settings, on one screen."""
+"""The summary of a configuration: the most important settings, on one screen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_KEYS = 10
 
 
 def summary(settings: Settings, now: datetime, kinds: Kinds) -> list[tuple[str, str]]:
-    """Return the label and text of each line. ``now`` decides which keys are valid."""
+    """Return the label and text of each line. Keys that are not valid at ``now`` are marked."""
     server, admin, store = settings.server, settings.admin, settings.auth.store
     cache, shared = settings.cache, settings.shared_cache
     listens = ", ".join(
@@ -47,7 +47,7 @@ def summary(settings: Settings, now: datetime, kinds: Kinds) -> list[tuple[str, 
         ("cache", f"up to {cache.max_entries} found, {cache.max_negative_entries} not found"),
         ("shared cache", shared_text),
         ("demo", "yes: plain tokens are allowed in the file" if settings.demo else ""),
-        ("recommended", f"a canary, who must be found, for {unguarded}" if unguarded else ""),
+        ("recommended", f"a canary (a user who must exist) for {unguarded}" if unguarded else ""),
     ]
     return [(label, text) for label, text in lines if text]
 
@@ -81,7 +81,7 @@ def _limits(limits: LimitSettings, keys: Sequence[KeySettings]) -> str:
         shown.append(f"failed_auth {format_rate(limits.failed_auth)}")
     own = sum(key.limits.requests is not None or key.limits.misses is not None for key in keys)
     if own:
-        shown.append(f"keys with their own: {own}")
+        shown.append(f"keys with their own limits: {own}")
     return ", ".join(shown)
 
 
