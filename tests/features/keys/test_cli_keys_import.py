@@ -94,7 +94,7 @@ WRONG = [
         line("x", not_before="2027-01-01T00:00:00Z", expires="2026-01-01T00:00:00Z"),
         "expires: must be after not_before",
     ),
-    (line("x", tokens=[{"sha256": "1" * 64}]), "sha256: is already among the tokens"),
+    (line("x", tokens=[{"sha256": "1" * 64}]), "sha256: cannot be combined with tokens"),
     ('{"id": "x", "tokens": []}', "tokens: "),
     ('{"id": "x", "tokens": [{}]}', "tokens[0].sha256: is missing"),
     ('{"id": "x", "tokens": [{"sha256": "0"}]}', "tokens[0].sha256: must be 64 hexadecimal digits"),

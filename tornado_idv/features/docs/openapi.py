@@ -24,10 +24,10 @@ _ADVICE: Mapping[ApiError, str] = {
     ApiError.TOKEN: "The key is missing, malformed, unknown, not valid yet, expired, revoked or "
     "disabled: get a valid key from the operator.",
     ApiError.SCOPE: "The key is valid, but lacks the scope in `WWW-Authenticate`.",
-    ApiError.NOT_FOUND: "All backends could determine it, and none has this user. Only this code "
+    ApiError.NOT_FOUND: "All lookups succeeded, and no backend has this user. Only this code "
     "means that the user does not exist.",
     ApiError.METHOD: "Use a method in `Allow`.",
-    ApiError.NOT_ACCEPTABLE: "Send `Accept: application/json`, or none.",
+    ApiError.NOT_ACCEPTABLE: "Send `Accept: application/json`, or no `Accept`.",
     ApiError.REQUEST_TIMEOUT: "The request did not arrive in time: retry.",
     ApiError.BODY_TOO_LARGE: "The body is larger than any valid body: do not retry.",
     ApiError.URI_TOO_LONG: "The target is longer than 2,048 characters: do not retry.",
@@ -40,8 +40,8 @@ _ADVICE: Mapping[ApiError, str] = {
     ApiError.INTERNAL: "A defect of the service: report it with the `X-Request-ID`. It does not "
     "mean that the user does not exist.",
     ApiError.OVERLOADED: "Too many connections: retry after the seconds in `Retry-After`.",
-    ApiError.UNAVAILABLE: "It could not be determined if the user exists, or if the key is valid: "
-    "retry after the seconds in `Retry-After`, and treat the user as unchanged.",
+    ApiError.UNAVAILABLE: "It could not be determined whether the user exists, or whether the key "
+    "is valid: retry after the seconds in `Retry-After`, and treat the user as unchanged.",
 }
 _STATUSES = frozenset(error.status for error in _ADVICE)
 _OF_BATCH = _STATUSES - {403, 404}
@@ -231,8 +231,8 @@ def _describe_batch(examples: Document) -> Document:
     return {
         "operationId": "identifyMany",
         "summary": "Find many users",
-        "description": "1 to 100 items. Each item counts as one request of a limit. Each result is "
-        "the body of the operation for one user. If the key lacks the scope for an item, its result"
+        "description": "1 to 100 items. For rate limits, each item is one request. Each result is "
+        "the body of the operation for one user. If the key lacks the scope for an item, the result"
         " is `insufficient_scope`. `undetermined` counts all results except for users, `not_found` "
         "and `invalid_format`.",
         **_lookup("Items", examples),

@@ -1,4 +1,4 @@
-"""The setting that enables the page about the API."""
+"""The setting that enables the documentation of the API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tornado_idv.options import APPLIED, Options
 
 
 class DocsOptions(Options):
-    """The settings of this feature in the section ``server``."""
+    """The settings of the feature `docs` in the section ``server``."""
 
     docs: Annotated[bool, APPLIED] = False
     """Whether to serve ``/docs`` and ``/openapi.json``, the documentation of the API."""

@@ -28,7 +28,7 @@ _POLICY = (
 
 
 def make_routes(settings: Settings, _before: object) -> Iterator[Route]:
-    """Yield the routes of the document and of the page. Without the setting, yield none."""
+    """If ``server.docs`` is on, yield the routes of the OpenAPI document and its page."""
     if not as_type(settings.server, DocsOptions).docs:
         return
     document = json.dumps(describe_api(settings), separators=(",", ":")).encode()
@@ -40,7 +40,7 @@ def make_routes(settings: Settings, _before: object) -> Iterator[Route]:
 
 
 def announce(settings: Settings, service: ServiceInfo) -> Iterator[str]:
-    """Yield a line with the URL of the page, unless the service has only a Unix socket."""
+    """If ``server.docs`` is on and the service has a port, yield a line with the page's URL."""
     if as_type(settings.server, DocsOptions).docs and service.port:
         yield f"API documentation: {service.url}{settings.server.base_path}/docs"
 
@@ -50,7 +50,7 @@ def _file(path: str, content: bytes, media_type: str) -> Route:
 
 
 class RootHandler(NoSuchRouteHandler):
-    """Redirects browsers to the page. Other clients get 404."""
+    """Redirects browsers from ``/`` to the page ``/docs``. Other clients get 404."""
 
     def get(self) -> None:
         if self.request.method == "GET" and "text/html" in self.request.headers.get("Accept", ""):
@@ -60,7 +60,7 @@ class RootHandler(NoSuchRouteHandler):
 
 
 class FileHandler(ApiHandler):
-    """Responds with a static file. No key is needed."""
+    """Responds with the OpenAPI document or a file of its page. Clients need no key."""
 
     route = "docs"
 

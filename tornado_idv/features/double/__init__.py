@@ -1,4 +1,4 @@
-"""Feature: a test double with users and faults set by tests at run time, and drills of outages."""
+"""Feature: a test double, to which tests add users and faults, and a command for outage drills."""
 
 from tornado_idv.interfaces.feature import Feature
 

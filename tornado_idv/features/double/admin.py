@@ -17,7 +17,7 @@ from tornado_idv.model import Query, User
 from tornado_idv.options import Options
 
 _ALL = "all"
-"""The last part of the path for a fault of all queries."""
+"""Last part of the path of the fault for all queries. Other faults have an identifier there."""
 _ModelT = TypeVar("_ModelT", bound=Options)
 
 
@@ -35,7 +35,7 @@ class DoubleHandler(AdminHandler):
         return cast("Double", self.settings["parts"][Double.name])
 
     def query(self, text: str) -> Query:
-        """Parse the query in a path or body. Raises `AdminError`."""
+        """Parse an identifier in a path or body. Raises `AdminError` if it is invalid."""
         try:
             return self.operations.identifiers.parse_any(text)
         except InvalidFormat as error:
@@ -57,7 +57,7 @@ class DoubleHandler(AdminHandler):
             raise AdminError(422, "invalid_format", message.removeprefix(": ")) from None
 
     def send_done(self, *, done: bool = True) -> None:
-        """Send the result of a change. Without a change (``done``), send 404."""
+        """Report that a change is done. If nothing was changed (``done`` is false), send 404."""
         if not done:
             raise AdminError(404, "not_set", "There is no such user or fault")
         self.send({"status": "ok"})
@@ -85,21 +85,21 @@ class StateHandler(DoubleHandler):
 
 
 class RequestsHandler(DoubleHandler):
-    """Lists the last requests with the text of their queries, oldest first."""
+    """Lists the requests of the journal, oldest first, with the text of their queries."""
 
     async def get(self) -> None:
         self.send({"requests": self.double.requests})
 
 
 class UserHandler(DoubleHandler):
-    """Adds or removes a user by nickname. Users of backends are not changed."""
+    """Adds or removes a user of the double by nickname. Users of backends are not changed."""
 
     allowed = ("PUT", "DELETE")
 
     async def put(self, name: str) -> None:
         record = self.read(_User)
         if not (name.startswith("@") and record.card_number.isdigit()):
-            message = "A user has a nickname with @ in the path, and digits as card_number"
+            message = "A user needs a nickname with @ in the path, and a card_number of digits"
             raise AdminError(422, "invalid_format", message)
         nickname, card = self.query(name), self.query(record.card_number)
         users = self.double.users

@@ -29,7 +29,7 @@ _USER = User("Free", "4000123412341234", "@drill")
 
 @dataclass(frozen=True)
 class Scenario:
-    """A state of the service, and the right conclusions of a program.
+    """A state of the service, with the conclusions that are ``right`` for a program in this state.
 
     ``exists`` is whether the user exists, and ``fault`` the `Fault` of lookups. With ``rotated``,
     the program gets an invalid key, as after a key rotation.
@@ -82,7 +82,7 @@ def _pattern_option(conclusion: str) -> Callable[[Any], Any]:
         f"--{conclusion}",
         metavar="REGEX",
         callback=parsed_by(_pattern),
-        help=f'Pattern of output for the conclusion "{conclusion}".',
+        help=f'Output that matches REGEX means "{conclusion}".',
     )
 
 
@@ -115,9 +115,9 @@ def drill(
     The exit code is the program's conclusion about the user: 0 found, 1 gone, any other unsure.
     With --found, --gone or --unsure, the first pattern that matches the output decides instead.
 
-    A run fails if the conclusion is "gone", although the service did not report that the user does
-    not exist. It also fails if the service returned the user, and the conclusion is not "found", or
-    if the program exceeds --timeout.
+    A run fails in three cases: the conclusion is "gone", although the service did not report that
+    the user does not exist; the conclusion is not "found", although the service returned the user;
+    or the program exceeds --timeout.
 
     Exit codes: 0 all passed; 1 some failed; 2 wrong use; 3 the service did not start.
     """

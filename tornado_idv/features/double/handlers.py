@@ -32,18 +32,18 @@ _NO_RESPONSE = Result(
 
 
 class DoubleHandler(AuthenticatedHandler):
-    """Base class. The users and faults of the double take precedence over the usual lookup."""
+    """Base class. Users and faults of the double take precedence over lookups in backends."""
 
     def initialize(self, api: ApiContext) -> None:
         super().initialize(api)
         self._disconnected = asyncio.get_running_loop().create_future()
 
     def on_connection_close(self) -> None:
-        """End a delay. So the request is in the journal as soon as its client disconnects."""
+        """End a simulated delay: a request is in the journal as soon as its client disconnects."""
         self._disconnected.set_result(None)
 
     async def simulate(self, query: Query) -> tuple[Fault | None, Result | None]:
-        """Return the fault of a lookup, and the simulated result. Both may be ``None``.
+        """Return the fault of a lookup, and the simulated result. Each may be ``None``.
 
         The result comes from the fault, or from a user of the double. The use of the fault is
         counted.
@@ -77,9 +77,9 @@ class DoubleHandler(AuthenticatedHandler):
         return None
 
     async def send_in_pieces(self, result: Result, fault: Fault | None) -> Result:
-        """Send the first part of a slow or cut body. Return the result with the rest to send.
+        """If the fault slows or cuts the body, send its first part. Return the rest as a result.
 
-        For a slow body the rest is its last piece. For a cut body it is empty.
+        The rest of a slow body is its last piece. The rest of a cut body is empty.
         """
         if fault is None or not (fault.cut or fault.drip):
             return result
@@ -114,7 +114,7 @@ class SingleFaults(DoubleHandler):
 
 
 class BatchFaults(DoubleHandler):
-    """Adds faults to the handler of batches. A ``status`` of 500 or 503 applies to its item."""
+    """Adds faults to the handler of batches. A fault with status 500 or 503 affects one item."""
 
     async def _look_up_all(
         self, parsed: Sequence[Query | Result], limits: KeyLimits | None
@@ -135,7 +135,7 @@ class BatchFaults(DoubleHandler):
 
 
 class VerifyFaults(DoubleHandler):
-    """Adds faults to the handler for proxies. Its responses have no body to cut or send slowly."""
+    """Adds faults to the handler for proxies, except ``cut`` and ``drip``: there is no body."""
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
         _, simulated = await self.simulate(query)

@@ -25,8 +25,8 @@ class Double(RequestLog, Part):
     """The state of the test double: users, faults, and the journal of requests.
 
     The keys of ``users`` and ``faults`` are queries. The fault for all queries has the key
-    ``None``. They take precedence over the users of backends, and over the ``faults`` that some
-    backends have. ``injected`` counts the uses of each fault.
+    ``None``. The double's users and faults take precedence over users and ``faults`` of backends.
+    ``injected`` counts the uses of each fault.
     """
 
     name = "test double"
@@ -92,20 +92,20 @@ class Double(RequestLog, Part):
         ]
 
     def subject_of(self, query: Query | None) -> str | None:
-        """Return the text of a query for the journal. `add` removes it from the access log."""
+        """Return the text of a query for the journal. `add` keeps it out of the access log."""
         return query.text if query else None
 
     def add(self, record: AccessRecord) -> None:
         """Add a request to the journal and to the access log.
 
-        The journal ignores requests from before a reset.
+        The journal ignores requests that began before the last `reset`.
         """
         text, record.subject = record.subject, None
         at = time.time()
         if at - record.ms / 1000 > self._reset_at - _CLOCK_TOLERANCE:
             self._journal.append((at, record, text))
         if self._access_log is not None:
-            # The log only uses the text of a query, so any kind of query will do.
+            # The access log only uses the text of a query, so any kind of query will do.
             record.subject = self._access_log.subject_of(ByCard(text)) if text is not None else None
             self._access_log.add(record)
 

@@ -1,4 +1,4 @@
-"""Administration of the keys in the key store, from the first one on."""
+"""Feature: commands that create a key store, and administer its keys."""
 
 from tornado_idv.interfaces.feature import Feature
 

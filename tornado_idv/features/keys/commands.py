@@ -1,4 +1,4 @@
-"""``tornado-idv keys``: issue, change, list and show the keys of the key store."""
+"""The commands ``tornado-idv keys``: issue, change, list and show the keys of the key store."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def issue(
 ) -> None:
     """Issue a key, and print its token.
 
-    The token is shown only once. Standard output has nothing else.
+    The token is shown only once. Nothing else is written to standard output.
     """
     now, token = target.now, new_token(key_id)
     tokens = (Token(digest(token), now),)
@@ -97,10 +97,10 @@ def issue(
 )
 @on_store
 def rotate(target: Target, key_id: str, overlap: float, expires: float | None) -> None:
-    """Add a token to a key. The older tokens expire after an overlap.
+    """Add a token to a key. The older tokens expire after --overlap.
 
-    The new token is shown only once. Standard output has nothing else. With --expires the key is
-    renewed, but not its older tokens.
+    The new token is shown only once. Nothing else is written to standard output. --expires renews
+    the key, but not its older tokens.
     """
     now, token = target.now, new_token(key_id)
     _check_expiry(expires, now)
@@ -205,7 +205,7 @@ _COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
 @click.option(
     "--unused",
     metavar="90d",
-    help="Only keys that are not revoked, and were neither issued nor used for this long.",
+    help="Only unrevoked keys that were neither issued nor used within this time.",
 )
 @click.option("--expiring", metavar="14d", help="Only valid keys that expire within this time.")
 @click.option("--owner", "owned_by", help="Only keys of this owner.")
@@ -239,7 +239,7 @@ def list_keys(
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield lines for the width of the terminal.
+    """Yield the lines of a table that fits the width of the terminal.
 
     Empty columns are left out. Long cells are wrapped, except for the ids.
     """
@@ -262,7 +262,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 @_id_argument
 @on_store
 def show_key(target: Target, key_id: str) -> None:
-    """Show a key, with only creation and expiry of its tokens."""
+    """Show a key. Of its tokens, show only creation and expiry."""
     with target.opened() as store:
         record = as_record(store.find(key_id), target.now)
     lines = [f"{name + ':':12}{_cell(value)}" for name, value in record.items() if name != "tokens"]

@@ -1,4 +1,4 @@
-"""Changes of a key store by commands."""
+"""The changes that commands make to a key store."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _ADD_KEY = f"INSERT INTO keys ({_COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS)
 _TOKENS = "SELECT id, digest, created, expires FROM tokens"
 _ADD_DIGEST = "INSERT INTO tokens (digest, id, created, expires) VALUES (?, ?, ?, ?)"
 _BATCH = 500
-"""Values in one statement. SQLite allows 999."""
+"""Maximum number of values in one statement. SQLite allows 999."""
 _EXPIRED_KEPT = 30 * 86400.0
-"""Seconds until an expired token is removed from the store."""
+"""A rotation removes tokens that expired more than this many seconds ago."""
 
 
 class DuplicateKeyError(KeyStoreError):
@@ -42,17 +42,17 @@ class DuplicateKeyError(KeyStoreError):
 
 
 class KeyEditor(KeyStore):
-    """An open key store, to change it.
+    """An open key store with methods to change it.
 
-    Each change is one transaction, visible to other processes as a whole.
+    Each change is one transaction: other processes see all of it or nothing.
     """
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Make several changes, all or none, with one commit on exit.
+        """Combine several changes into one transaction, with the commit on exit.
 
         Raises `UncertainChangeError` if services cannot load the store after the commit, for
-        example because a row was edited by hand. They keep their previous keys then.
+        example because a row was edited by hand. Until a repair, services keep their old keys.
         """
         with self._database.writing():
             yield
@@ -75,7 +75,7 @@ class KeyEditor(KeyStore):
             return self._find(key_id)
 
     def by_id(self) -> dict[str, KeyRecord]:
-        """Return all keys, for use within a `transaction`."""
+        """Return all keys by id. Call this method within a `transaction`."""
         return {record.id: record for record in self._read("", ())}
 
     def add(self, records: Iterable[KeyRecord], *, replaced: Sequence[str] = ()) -> None:
@@ -96,8 +96,8 @@ class KeyEditor(KeyStore):
         """Add a token. The older tokens expire ``overlap`` seconds after its creation.
 
         ``expires`` replaces the expiry of the key, unless it is ``None``. No older token becomes
-        valid for longer. Tokens are removed 30 days after their expiry. Returns the key before and
-        after. Raises `KeyStoreError`.
+        valid for longer. Tokens that expired more than 30 days ago are removed. Returns the key
+        before and after the change. Raises `KeyStoreError`.
         """
         with self._database.writing():
             before = self._find(key_id)
@@ -112,9 +112,9 @@ class KeyEditor(KeyStore):
         return before, after
 
     def revoke(self, key_id: str, now: float) -> tuple[KeyRecord, KeyRecord]:
-        """Revoke a key permanently. Return it before and after.
+        """Revoke a key permanently. Return the key before and after the change.
 
-        Both are equal for a key already revoked.
+        If the key was revoked already, both are equal.
         """
         with self._database.writing():
             before = after = self._find(key_id)
@@ -124,7 +124,7 @@ class KeyEditor(KeyStore):
         return before, after
 
     def set_disabled(self, key_id: str, *, disabled: bool) -> tuple[KeyRecord, KeyRecord]:
-        """Disable or enable a key. Return it before and after.
+        """Disable or enable a key. Return the key before and after the change.
 
         Raises `KeyStoreError` for a revoked key.
         """
@@ -173,7 +173,7 @@ class KeyEditor(KeyStore):
         self._database.executemany(_ADD_DIGEST, rows)
 
     def _in(self, sql: str, values: Iterable[object]) -> list[Any]:
-        """Run a statement with ``IN`` for the values, in batches, and return all rows."""
+        """Run ``sql`` with ``IN (…)`` appended, for the values in batches. Return all rows."""
         rows: list[Any] = []
         remaining = iter(values)
         while batch := list(islice(remaining, _BATCH)):
@@ -198,6 +198,6 @@ def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | Non
 
 @contextmanager
 def editing(location: KeyStoreLocation, *, read_only: bool = False) -> Iterator[KeyEditor]:
-    """Open a key store to change it. Raises `KeyStoreError`."""
+    """Open a key store, and close it on exit. Raises `KeyStoreError`."""
     with location.connected(busy_timeout=BUSY_TIMEOUT, read_only=read_only) as database:
         yield KeyEditor(database, location.name)

@@ -1,4 +1,4 @@
-"""``tornado-idv init``: a starter configuration with users and a key."""
+"""The command ``tornado-idv init``: a starter configuration with users and a key."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _NEXT = {
     "sqlite": "  tornado-idv users import {folder}/users.csv --to users --config {config}\n",
     "postgres": "  tornado-idv postgres init --apply --config {config}\n",
 }
-"""The command to run before the first start, by the kind of backend."""
+"""Line of output with the command to run before the first start, by kind of backend."""
 
 
 @click.command(epilog=examples("init my-directory"))
@@ -115,8 +115,8 @@ _NEXT = {
 def init(folder: Path, kind: str) -> None:
     """Write a starter configuration and a key into FOLDER.
 
-    FOLDER is the current one by default. It gets config.yaml with a backend of the given kind, and
-    a key store. For yaml and sqlite, it also gets a file of example users.
+    By default, FOLDER is the current folder. The command writes config.yaml with a backend of the
+    given kind, and a key store. For yaml and sqlite, it also writes a file of example users.
 
     No existing file is overwritten. The key is shown once: only its SHA-256 is stored.
     """
@@ -147,13 +147,13 @@ def init(folder: Path, kind: str) -> None:
         click.echo(f"and send{', with a user of yours,' * bool(todo)}\n")
         click.echo(example_request("http://127.0.0.1:8080", token))
     except OutputError:
-        for path in files:  # useless without the key, and the key is lost
+        for path in files:  # the key is lost, and the files are useless without it
             path.unlink()
         raise
 
 
 def _write(folder: Path, texts: Mapping[str, str], token: str) -> None:
-    """Write files, and a key store with this token. Raises `StartError`."""
+    """Write the files in ``texts``, and a key store with this token. Raises `StartError`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

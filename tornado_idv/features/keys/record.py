@@ -19,14 +19,14 @@ State = Literal["valid", "not valid yet", "expired", "disabled", "revoked"]
 
 
 class Token(Struct, frozen=True, gc=False):
-    """The SHA-256 of a token, with Unix times. Without ``expires`` it expires with its key."""
+    """The SHA-256 of a token, with Unix times. By default, a token expires with its key."""
 
     digest: bytes
     created: float
     expires: float | None = None
 
     def __repr__(self) -> str:
-        """Leave out the digest."""
+        """Return a representation without the digest."""
         return f"Token(created={self.created}, expires={self.expires})"
 
 
@@ -52,7 +52,7 @@ class KeyRecord(Struct, frozen=True, gc=False):
 
     @property
     def valid_until(self) -> float:
-        """Expiry of the key or of its last token, the earlier of both. Infinite without a limit."""
+        """The Unix time from which on no token of the key is valid. Without an expiry, infinity."""
         ends = [inf if token.expires is None else token.expires for token in self.tokens]
         return min(max(ends), inf if self.expires is None else self.expires)
 
@@ -68,16 +68,16 @@ class KeyRecord(Struct, frozen=True, gc=False):
 
 
 COLUMNS = tuple(each for each in KeyRecord.__struct_fields__ if each not in ("tokens", "last_used"))
-"""The columns of the table of keys."""
+"""The columns of the database table ``keys``."""
 
 
 def in_order(tokens: Iterable[Token]) -> tuple[Token, ...]:
-    """Sort tokens for a `KeyRecord`."""
+    """Sort tokens by time of creation, as in a `KeyRecord`."""
     return tuple(sorted(tokens, key=lambda token: (token.created, token.digest)))
 
 
 def check_text(text: str) -> str:
-    """Return an owner or a note. Raises `ValueError` unless it is one short, printable line."""
+    """Return an owner or note unchanged. Raises `ValueError` unless it is short and printable."""
     if len(text) > MAX_TEXT or not text.isprintable():
         raise ValueError(f"must be at most {MAX_TEXT} printable characters")
     return text
@@ -91,7 +91,7 @@ def to_values(record: KeyRecord) -> tuple[Any, ...]:
 
 
 def to_record(row: Sequence[Any], tokens: tuple[Token, ...]) -> KeyRecord:
-    """Return the key of a row. Raises `ValueError` or `TypeError` for an invalid row."""
+    """Return the key in a database row. Raises `ValueError` or `TypeError` for an invalid row."""
     key_id, created, owner, scopes, not_before, expires, requests, misses, *more = row
     note, disabled, revoked, last_used = more
     times = [created, not_before, expires, revoked, last_used]

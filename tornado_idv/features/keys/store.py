@@ -49,7 +49,7 @@ class _Key(BaseModel):
 
     @property
     def digest(self) -> bytes | None:
-        """The digest of the token; ``None`` for a reference that this user cannot read."""
+        """The digest of the token, or ``None`` for a reference that this process cannot resolve."""
         if re.fullmatch("[0-9A-Fa-f]{64}", self.sha256):
             return bytes.fromhex(self.sha256)
         return digest(self.token) if is_token68(self.token) else None
@@ -71,20 +71,20 @@ class _Parts(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The key store of a command, and the settings it needs."""
+    """The key store that a command uses, and the settings that the command needs."""
 
     location: KeyStoreLocation
     as_json: bool
     now: float
-    """The Unix time of the command, equal for all its steps."""
+    """The start of the command in Unix time. All steps of the command use it."""
     log_format: LogFormat = "auto"
     configured: frozenset[str] = frozenset()
     """The ids of the keys in config.yaml."""
     configured_digests: frozenset[bytes] = frozenset()
-    """The digests of their tokens. Tokens in files without read permission are missing."""
+    """The token digests of the keys in config.yaml. Tokens in unreadable files are missing."""
 
     def create(self) -> None:
-        """Create an empty key store. An existing one is kept."""
+        """Create an empty key store, unless the key store exists."""
         with closing(self.location):
             self.location.require_one_server(_SERVER_TIMEOUT)
             if self.location.create():
@@ -99,7 +99,7 @@ class Target:
 
     @contextmanager
     def changing(self, command: str, key_ids: Iterable[str]) -> Iterator[KeyEditor]:
-        """Open the key store for one change. On exit, commit.
+        """Open the key store for one change. Commit the change on exit.
 
         From the commit until the end of the command, signals are ignored.
         """
@@ -112,7 +112,7 @@ class Target:
             raise
 
     def audit(self, command: str, key_ids: Iterable[str]) -> None:
-        """Log the user, the command and the ids of the changed keys, but not to a terminal.
+        """Log the user, the command and the ids of changed keys, unless stderr is a terminal.
 
         Tokens and their digests are never logged.
         """
@@ -141,8 +141,8 @@ class Target:
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
     """Add the common options of commands for keys, and pass a `Target` to ``command``.
 
-    `_parsers` parse its other parameters. Errors are printed. The exit code is 1, or 3 for an
-    `UncertainChangeError`.
+    `_parsers` parse the other parameters of ``command``. An error is printed. The exit code is
+    then 1, or 3 for an `UncertainChangeError`.
     """
 
     @wraps(command)
@@ -171,14 +171,14 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> Target:
-    """Return the key store in ``--store`` or, without it, in ``auth.store``.
+    """Return the key store named by ``--store`` or, without this option, by ``auth.store``.
 
     Raises `StartError` for a wrong configuration, and `RefusedError` if neither is set.
     """
     if store_path is not None:
         if is_like_url(str(store_path)):
             raise RefusedError(
-                "--store: must be a file; set a URL as auth.store, because it may have a password"
+                "--store: must be a file; set a URL as auth.store, because URLs may have passwords"
             )
         return Target(KeyStoreFile(store_path), as_json, time.time())
     settings = load_parts(config_path, os.environ, _Parts, needed="auth.store")
@@ -203,23 +203,23 @@ create_option = click.option(
 
 
 def _parse_id(key_id: str) -> str:
-    """Return a valid ``key_id``. The `RefusedError` omits an invalid one: it may be a token."""
+    """Return a valid ``key_id``. A `RefusedError` omits the invalid text: it may be a token."""
     if not re.fullmatch(KEY_ID, key_id, re.ASCII):
         raise RefusedError("not the id of a key: 1 to 64 letters, digits, . and - are needed")
     return key_id
 
 
 def check_moment(moment: float) -> float:
-    """Return a Unix time that can be printed. Raises `ValueError` for any other time."""
+    """Return a Unix time unchanged. Raises `ValueError` before 1970, and from the year 9999 on."""
     if not 0 <= moment < _END_OF_TIME:
         raise ValueError("must be a time from 1970 on and before the year 9999")
     return moment
 
 
 def _parse_moment(text: str, now: float) -> float:
-    """Return the Unix time of ``90d`` from ``now``, ``2027-01-01`` or ``2027-01-01T00:00:00Z``.
+    """Parse a duration from ``now`` (``90d``), a date, or a time (``2027-01-01T00:00:00Z``).
 
-    A date stands for its first second in UTC. Raises `ValueError`.
+    Return a Unix time. A date stands for its first second in UTC. Raises `ValueError`.
     """
     if DURATION.fullmatch(text):
         return check_moment(now + parse_duration(text))
@@ -243,7 +243,7 @@ def _parse_overlap(text: str, now: float) -> float:
 
 
 def _parsers(now: float) -> Mapping[str, Callable[[str], object]]:
-    """Return the parsers of parameters. They raise `ValueError`."""
+    """Return a parser for each parameter. Parsers raise `ValueError`, or `RefusedError` for ids."""
     return {
         "key_id": _parse_id,
         "not_before": partial(_parse_moment, now=now),
@@ -259,7 +259,7 @@ def _parsers(now: float) -> Mapping[str, Callable[[str], object]]:
 
 
 def format_moment(moment: float | None, *, exact: bool = False) -> str | None:
-    """Format a time in UTC. An unprintable time becomes the nearest printable one.
+    """Format a Unix time in UTC. A time out of range becomes the nearest time in range.
 
     ``exact`` adds microseconds.
     """
@@ -270,7 +270,7 @@ def format_moment(moment: float | None, *, exact: bool = False) -> str | None:
 
 
 def as_record(key: KeyRecord, now: float) -> Record:
-    """Return the public data of a key for scripts."""
+    """Return the public data of a key as a JSON record."""
     return {
         "id": key.id,
         "state": key.state(now),

@@ -1,4 +1,4 @@
-"""``tornado-idv keys export`` and ``keys import``: keys as lines of JSON, with token digests."""
+"""The commands ``keys export`` and ``keys import``: keys as lines of JSON, with token digests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Time = Annotated[Moment, checked_by(lambda moment: check_moment(moment.timestamp
 
 
 class ImportedToken(Options):
-    """A token of a key."""
+    """A token in the list ``tokens`` of an `ImportedKey`."""
 
     sha256: Sha256 = Field(repr=False)
     created: Time | None = None
@@ -61,7 +61,7 @@ class ImportedToken(Options):
 
 
 class ImportedKey(Options):
-    """A line of the file."""
+    """A key in a line of the imported file."""
 
     id: KeyId
     tokens: Annotated[tuple[ImportedToken, ...], Field(min_length=1)] | None = None
@@ -81,11 +81,11 @@ class ImportedKey(Options):
     @field_validator("sha256")
     @classmethod
     def _is_alone(cls, sha256: str | None, info: ValidationInfo) -> str | None:
-        tokens = info.data.get("tokens", ())  # missing if they have an error themselves
+        tokens = info.data.get("tokens", ())  # missing if the tokens are invalid
         if sha256 is None and tokens is None:
             raise ValueError("is required unless there are tokens")
         if sha256 is not None and tokens:
-            raise ValueError("is already among the tokens")
+            raise ValueError("cannot be combined with tokens")
         return sha256
 
     def as_record(self, now: float, stored: KeyRecord | None = None) -> KeyRecord:
@@ -111,7 +111,7 @@ def _seconds(moment: datetime | None) -> float | None:
 
 
 def _line(key: KeyRecord) -> Record:
-    """Return the members of a line without ``last_used``. A use is not a change of a key."""
+    """Return a key as an exported line, without ``last_used``: a use is not a change of the key."""
     times = ("created", "not_before", "expires", "revoked")
     record = as_record(key, 0.0)
     record |= {name: format_moment(getattr(key, name), exact=True) for name in times}
@@ -134,7 +134,7 @@ def export_keys(target: Target, *, file: str) -> None:
     """Write all keys to FILE, by default to standard output, for `keys import`.
 
     Each key is a line of JSON with all its data in the store. Tokens are written as digests. After
-    an error FILE is unchanged.
+    an error, FILE is unchanged.
     """
     with target.opened() as store:
         keys = list(store.records())
@@ -151,7 +151,7 @@ def export_keys(target: Target, *, file: str) -> None:
     epilog=examples("keys import keys.jsonl", "keys import keys.jsonl --update --config new.yaml"),
 )
 @click.argument("file", type=click.File("rb"))
-@click.option("--update", is_flag=True, help="Replace stored keys by the keys in FILE.")
+@click.option("--update", is_flag=True, help="Replace stored keys by keys of FILE with equal ids.")
 @create_option
 @on_store
 def import_keys(target: Target, *, file: IO[bytes], update: bool, may_create: bool) -> None:
@@ -197,7 +197,7 @@ def import_keys(target: Target, *, file: IO[bytes], update: bool, may_create: bo
 
 
 def _undone(stored: KeyRecord, key: KeyRecord) -> str | None:
-    """Return why an update must not happen: it undoes a later change, or replaces another key."""
+    """Return the reason why ``key`` must not replace ``stored``, or ``None`` if it may."""
     latest, digests = key.tokens[-1].created, {each.digest for each in key.tokens}
     if stored.revoked is not None and key.revoked is None:
         return "the key was revoked permanently in this store"
@@ -214,7 +214,7 @@ def _undone(stored: KeyRecord, key: KeyRecord) -> str | None:
 def _read_lines(
     target: Target, lines: Sequence[bytes], name: str
 ) -> tuple[list[ImportedKey], Mapping[str | bytes, int]]:
-    """Return the keys, and the line of each id. Raises `ConfigError` with all problems."""
+    """Return the keys, and the lines of ids and digests. Raises `ConfigError` with all problems."""
     keys: list[ImportedKey] = []
     problems: list[Problem] = []
     first: dict[str | bytes, int] = {}
@@ -252,7 +252,7 @@ def _with_progress(items: Sequence[_T], label: str) -> Iterator[_T]:
 
 
 def _messages(error: ValidationError) -> Iterator[tuple[str, str]]:
-    """Yield member and message of each error, without any value."""
+    """Yield the member and the message of each error. Messages contain no values."""
     details = error.errors(include_url=False, include_input=False)
     # If every item of a list is wrong, pydantic also reports the list as too short.
     lists = {detail["loc"][:1] for detail in details if len(detail["loc"]) > 1}
