@@ -1,4 +1,4 @@
-"""Lookups from the command line, past the service and its cache."""
+"""Feature: a command that looks a user up without the service and its cache."""
 
 from tornado_idv.interfaces.feature import Feature
 

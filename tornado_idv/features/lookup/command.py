@@ -1,4 +1,4 @@
-"""``tornado-idv lookup``."""
+"""The command ``tornado-idv lookup``."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def lookup(
 ) -> None:
     """Look a user up in the configured backends.
 
-    The command queries them directly, without the HTTP service and its cache.
+    The command queries the backends directly, without the HTTP service and its cache.
 
-    With --steps secrets are masked, but user data is not.
+    With --steps, secrets are masked, but user data is not.
     """
     keep_out_secrets()
     with exit_on_error(
@@ -114,12 +114,12 @@ def lookup(
 
 
 def _secrets(path: Path) -> Collection[str]:
-    """Return the values of references in the configuration: mostly secrets."""
+    """Return the values of all ``${…}`` references in the configuration. Most are secrets."""
     return Resolved(ConfigFile.read(path).tree(), path, os.environ).values
 
 
 def _advice(settings: Settings, who: str) -> str:
-    """Return the valid forms of an identifier, with a suggestion."""
+    """Return advice for an invalid identifier: the valid forms, and maybe a suggestion."""
     sites = ", ".join(f"{site}/m/nick" for site in settings.profile_sites)
     advice = f"write @nick, {sites}, or a card's digits"
     if re.fullmatch(r"[0-9][0-9 .-]*", who):

@@ -1,4 +1,4 @@
-"""Feature: reconciliation, a command that finds accounts without an existing user."""
+"""Feature: the command ``reconcile``. It finds accounts whose users do not exist."""
 
 from tornado_idv.interfaces.feature import Feature
 

@@ -16,7 +16,7 @@ _CUT = (
     " a line break"
 )
 _ENDS = ("\n", "\r", '"', "}")
-"""Possible last characters of a complete row. Any other last character may be a cut."""
+"""Possible last characters of a complete row. A row with another end may be truncated."""
 
 
 class Account(NamedTuple):
@@ -33,7 +33,7 @@ class Account(NamedTuple):
 class AccountReader:
     """An iterable that reads accounts row by row. ``name`` is the file name for messages.
 
-    ``column`` is a column of CSV. If the file begins with ``{``, it is a member of JSON Lines.
+    ``column`` is a column of CSV or, if the file begins with ``{``, a member of JSON Lines.
     Without ``column``, each line is an identifier. ``header`` is the header line of CSV. The
     iteration raises `ConfigError` for an invalid row.
     """

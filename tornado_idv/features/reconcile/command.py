@@ -36,7 +36,7 @@ _KEY = "TORNADO_IDV_KEY"
 
 
 def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
-    """Return an option whose value is a `Share`, a number or a percentage."""
+    """Return an option for a `Share`: a number or a percentage."""
     parse = parsed_by(Share.parse)
     return click.option(flag, default=default, show_default=True, callback=parse, help=text)
 
@@ -97,7 +97,7 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
 @_bound(
     "--max-gone",
     "5%",
-    "Refuse to list more gone accounts than this number, or percentage of determined accounts.",
+    "Refuse to list more gone accounts than this: a number, or percentage of determined accounts.",
 )
 @_bound(
     "--max-undetermined",
@@ -114,15 +114,14 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     type=click.IntRange(0, 10),
     default=3,
     show_default=True,
-    help="Number of further lookups of undetermined accounts.",
+    help="Maximum number of further lookups of an undetermined account.",
 )
 @click.option(
     "--confirm-after",
     default="40s",
     show_default=True,
     callback=parsed_by(parse_duration),
-    help="Wait this long before users of gone accounts are looked up a second time; "
-    "0s for no second lookup.",
+    help="Pause before the second lookup of users of gone accounts; 0s for no second lookup.",
 )
 @click.option(
     "--deadline",
@@ -140,7 +139,7 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     show_default="standard output",
-    help="File for the rows.",
+    help="File for the rows of accounts that may be deleted.",
 )
 @json_option
 def reconcile(
@@ -168,8 +167,8 @@ def reconcile(
 
     ACCOUNTS is CSV, JSON Lines, or a file with one identifier per line; - is standard input. The
     command writes the rows of accounts that may be deleted. An account may be deleted if its user
-    was gone in all runs of the last --grace, and in at least --min-runs runs. --state stores this
-    between runs. Before a row is written, its user is looked up a second time.
+    was absent in all runs during the last --grace, and in at least --min-runs runs. --state stores
+    absences between runs. Before a row is written, its user is looked up a second time.
 
     Exit codes: 0 the list is complete, even if empty; 1 more users are gone than --max-gone, more
     identifiers are invalid than --max-invalid, a user of --must-exist is not found, or --state is
@@ -242,7 +241,7 @@ def _client(url: str, key_file: Path | None, deadline: float) -> Client:
 
 
 def _write(run: Run, header: str, state_file: Path | None, output: Path | None) -> None:
-    """Write both temporary files, then replace the output, and at last the state.
+    """Write the output and the state to temporary files. Replace the output first, then the state.
 
     If the process ends between the replacements, the next run lists the same accounts again.
     """

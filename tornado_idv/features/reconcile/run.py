@@ -27,17 +27,17 @@ from tornado_idv.log_format import format_time
 _FIRST_PAUSE = 2.0
 """Seconds before the first retry of undetermined accounts. Each later pause is 4 times longer."""
 _MAX_IN_A_ROW = 1000
-"""Maximum number of undetermined accounts in a row. After it, the run is refused."""
+"""Number of undetermined accounts in a row at which the run is refused."""
 _PAUSED_AFTER = 100
-"""Number of undetermined accounts in a row before a pause. Each further pause is longer."""
+"""Number of undetermined accounts in a row between pauses. Each pause is longer than the last."""
 _MAX_LISTED = 100
 MAX_PRINTED = 5
 _MAX_CLOCK_DIFFERENCE = 60.0
-"""Maximum difference of clocks in seconds. Above it, the times of absences are not reliable."""
+"""Maximum difference from the service's clock in seconds. Above it, absences are not reliable."""
 
 
 def service_time(date: str) -> float:
-    """Return the Unix time in a ``Date`` field. Raises `ValueError`."""
+    """Return the Unix time in a ``Date`` header field. Raises `ValueError`."""
     return parsedate_to_datetime(date).timestamp()
 
 
@@ -78,8 +78,8 @@ class Run:
         self._gone: list[Account] = []
         self._since: dict[str, Absence] = {}
         self._others: set[str] = set()
-        """Identifiers with a found or undetermined row, needed without a grace. Another row of the
-        list may have the same identifier."""
+        """Without a grace: identifiers with a found or undetermined row. Other rows with the same
+        identifier are not listed."""
         self._invalid: list[Account] = []
         self._shortest_found = inf
 
@@ -259,7 +259,7 @@ class Run:
             self._since.setdefault(identifier, Absence(before.since, before.runs + 1))
 
     def _begin_again(self, identifier: str) -> None:
-        """Restart the grace of a user, because a lookup in this run was found or undetermined."""
+        """Restart the grace of a user, after a lookup that was found or undetermined."""
         self._before.gone.pop(identifier, None)
         self._since.pop(identifier, None)
         if not self._grace:
@@ -286,7 +286,7 @@ class Run:
                 )
 
     def _fail(self, error: ClientError) -> None:
-        """Count an undetermined account. Raise an error if all further lookups would fail, too."""
+        """Count an undetermined account. Raise an error if further lookups would fail, too."""
         is_determined = any(self._counts[name] for name in ("found", "gone", "invalid"))
         # An unexpected response to the first lookups means a wrong URL, or the page of a proxy.
         is_final = isinstance(error, InvalidKey | MissingScope)

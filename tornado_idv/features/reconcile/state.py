@@ -18,7 +18,7 @@ from tornado_idv.errors import IdvError, StartError
 from tornado_idv.log_format import format_time
 
 _SAMPLE = 100
-"""Number of accounts in the sample, by which the next run recognizes the list."""
+"""Number of accounts in the sample. By the sample, the next run recognizes the list."""
 _VERSION = 1
 
 
@@ -45,7 +45,7 @@ class State(NamedTuple):
         """Return the state from a file, or a new state if the file does not exist.
 
         An absence that begins after ``now`` is dropped, because a clock was wrong. Raises
-        `RefusedError` if the file is no state of this list, and `StartError` for a read error.
+        `RefusedError` if the file is not a state of this list, and `StartError` for a read error.
         """
         try:
             record = strict_json.loads(path.read_bytes())
@@ -100,8 +100,8 @@ def locked(path: Path) -> Iterator[None]:
 class Sampler:
     """Chooses a sample of the accounts, and checks whether an earlier sample is in the list.
 
-    The sample consists of the accounts with the lowest checksums. So it is the same in each run,
-    and changes little after small changes of the list.
+    The sample consists of the accounts with the lowest checksums. So the sample of an unchanged
+    list is the same in each run, and small changes of the list change it little.
     """
 
     def __init__(self, earlier: Collection[str]) -> None:
@@ -122,7 +122,7 @@ class Sampler:
 
     @property
     def is_other_list(self) -> bool:
-        """Return whether less than half of the earlier sample is in the list."""
+        """True if less than half of the earlier sample is in the list."""
         return 2 * len(self._missing) > self._size
 
     @property

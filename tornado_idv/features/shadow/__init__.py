@@ -1,4 +1,4 @@
-"""Feature: shadows, backends that never answer, and are compared with the source in use."""
+"""Feature: shadows. A shadow serves no client. It is compared with the backends in use."""
 
 from tornado_idv.interfaces.feature import Feature
 
@@ -16,7 +16,7 @@ FEATURE = Feature(
     users_changed="tornado_idv.features.shadow.file:drop_comparisons",
 )
 PREFIX = "shadow "
-"""Prefix for the names of shadows in counters and reports.
+"""Prefix of the names of shadows in counters and reports.
 
 A backend may be a shadow first and a source later. The prefix separates the two counts.
 """

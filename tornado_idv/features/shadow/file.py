@@ -1,7 +1,7 @@
 """The SQLite file with the comparisons of a shadow. Several processes write to it.
 
-The file uses a rollback journal. A ``-wal`` file could remain after its processes, and SQLite would
-apply it to the next file with this name (see `tornado_idv.keys.store_file`).
+The file uses a rollback journal, not a WAL. A ``-wal`` file could outlive its database, and SQLite
+would apply it to the next file with the same name (see `tornado_idv.keys.store_file`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _APPLICATION_ID = 0x69647603
 _BUSY_TIMEOUT = 5.0
 _DAY = 86400
 _SET_BACK = 60.0
-"""Tolerance in seconds. If the clock is set back by more, all comparisons are discarded."""
+"""Seconds. If the clock is set back by more than this, all comparisons are discarded."""
 STORED = ("missing", "extra", "unverified", "target_failed", "differs", "match")
-"""Results of users, the most severe first. If the queries of a user have different results, the
-most severe counts."""
+"""Results of comparisons, the most severe first. If the queries of a user have different results,
+the most severe counts."""
 FAILED = ("unverified", "target_failed")
 """Results without a comparison: a lookup failed, or the user changed during the lookups."""
 _MATCH = STORED.index("match")
@@ -76,13 +76,13 @@ ORDER BY random() LIMIT ?
 
 
 def drop_comparisons(options: BackendOptions) -> None:
-    """Drop the comparisons of a backend whose users change. Raises `StartError`."""
+    """Drop the comparisons of a shadow, because its users change. Raises `StartError`."""
     if options.shadow and options.shadow.state:
         ShadowFile(options.shadow.state, options.name).discard(time.time())
 
 
 class Recorded(NamedTuple):
-    """A comparison of a query. ``began`` is its start in Unix time."""
+    """A comparison for one query. ``began`` is the start of the comparison in Unix time."""
 
     query: Query
     comparison: Comparison
@@ -104,11 +104,11 @@ class DifferingUser(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """The contents of the file: all users compared since the last import or the file's creation.
+    """The contents of the file: all users compared since the Unix time ``since``.
 
-    ``written`` is the time of the last write by a service. ``problem`` is the reason why the
-    service compares nothing, or ``None``. ``matches`` is the number of users without a difference.
-    ``totals`` counts comparisons by result. Times are in Unix time.
+    ``written`` is the Unix time of the last write by a service. ``problem`` is the reason why the
+    service compares nothing, or ``None``. ``matches`` is the number of users without a difference,
+    and ``days`` of days with comparisons. ``totals`` counts comparisons by result.
     """
 
     since: float
@@ -124,7 +124,7 @@ class ShadowFile:
     """The file with comparisons of the shadow ``backend``, with at most ``max_rows`` queries.
 
     Each method opens the file again, because it may have been replaced or removed. All methods
-    raise `StartError`.
+    raise `StartError` if the file cannot be used.
     """
 
     def __init__(self, path: Path, backend: str, max_rows: int = 1_000_000) -> None:
@@ -144,7 +144,7 @@ class ShadowFile:
         """Store the comparisons that began after the last import.
 
         All earlier comparisons are discarded in three cases: the ``scope`` has changed, some
-        comparisons were lost (``is_complete``), or the clock was set back.
+        comparisons were lost (not ``is_complete``), or the clock was set back.
         """
         with self._opened(now) as database:
             ((key, since, before),) = database.execute("SELECT key, since, scope FROM state")
@@ -177,7 +177,7 @@ class ShadowFile:
     def due(self, now: float, age: float, count: int) -> list[str]:
         """Return up to ``count`` queries without a match, last compared at least ``age`` s ago.
 
-        They are chosen at random: otherwise, queries that always fail would block all others.
+        The choice is random: otherwise, queries that always fail would block all others.
         """
         with self._opened() as database:
             rows = database.execute(_DUE, [now - age, now, count])
@@ -211,7 +211,7 @@ class ShadowFile:
         try:
             if now is not None and not self.path.exists():
                 self.path.touch(0o600)
-            self.path.stat()  # its error has a reason, unlike the error of SQLite
+            self.path.stat()  # raises an error with a reason, unlike SQLite
             uri = f"{self.path.absolute().as_uri()}?mode=rw"
             database = sqlite3.connect(uri, timeout=_BUSY_TIMEOUT, isolation_level=None, uri=True)
             with closing(database):
@@ -249,7 +249,7 @@ def _clear(database: sqlite3.Connection, now: float) -> None:
 
 
 def _store(database: sqlite3.Connection, key: bytes, recorded: Recorded, now: float) -> None:
-    """Store the result of a query. If neither source has the user any more, remove the query."""
+    """Store the result of a query. If neither source nor shadow has the user, remove the query."""
     query, comparison, began = recorded
 
     def digest(text: str) -> str:

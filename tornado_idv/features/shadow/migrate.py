@@ -91,7 +91,7 @@ def list_users(*, name: str | None, reveal: bool, config_path: Path, as_json: bo
     metavar="N",
     default=1000,
     show_default=True,
-    help="Report a blocker if fewer users were compared.",
+    help="Report a blocker if fewer users than this were compared.",
 )
 @click.option(
     "--accept",

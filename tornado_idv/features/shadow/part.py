@@ -97,13 +97,13 @@ class ShadowsPart(Part):
         return [canary for each in guards for canary in each.canaries.values()]
 
     def _close_others(self, shadows: Sequence[Shadow], *, discard: bool = True) -> None:
-        """Close all current shadows except ``shadows``, and replace the current shadows by these.
+        """Make ``shadows`` the current shadows, and close all others.
 
-        With ``discard``, the comparisons of shadows that no longer exist are deleted.
+        With ``discard``, delete the comparisons of shadows that are no longer configured.
         """
         names = {each.name for each in shadows}
         for each in set(self.shadows) - set(shadows):
-            # After this, `users import` cannot drop the comparisons of the former shadow.
+            # From now on, `users import` cannot drop the comparisons of a former shadow.
             removed = discard and each.name not in names
             closing = asyncio.create_task(each.close(discard=removed))
             self._closing.add(closing)

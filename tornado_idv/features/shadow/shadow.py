@@ -53,7 +53,7 @@ class Shadow:
     """A backend that is compared with a source, from `start` to `close`.
 
     ``build`` creates the backend. The backend is opened in the background, with a retry every 30 s
-    after a failure. ``state`` stores each comparison. ``chance`` returns random numbers from 0 to
+    after a failure. ``state`` stores comparisons. ``chance`` returns random numbers from 0 to
     1, and ``timer`` returns seconds.
     """
 
@@ -87,7 +87,7 @@ class Shadow:
         self._opening: asyncio.Task[None] | None = None
         self._repeating: asyncio.Task[None] | None = None
         self.source: Chain | None = None
-        """The backends in use, with which later lookups are compared."""
+        """The backends in use. Later comparisons use them as the source."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def is_of(self, options: BackendOptions) -> bool:
@@ -106,7 +106,7 @@ class Shadow:
 
     @property
     def problem(self) -> str | None:
-        """The reason why the backend is not open, or the state cannot be written, or ``None``."""
+        """The reason why the backend is not open or the state not written. Otherwise ``None``."""
         return self._problem or (self.state.problem if self.state else None)
 
     def report(self) -> BackendReport:
@@ -119,7 +119,7 @@ class Shadow:
         return report
 
     def offer(self, query: Query, outcome: Outcome, *, cached: bool) -> None:
-        """Start a comparison with the outcome of a lookup, for a sample of all lookups.
+        """Start a comparison for the outcome of a lookup, if the lookup is in the random sample.
 
         A cached outcome may be old, so the comparison looks the user up in the source again. If the
         rate or the number of concurrent comparisons is exceeded, the lookup counts as skipped.
@@ -142,7 +142,7 @@ class Shadow:
         if guard is None:
             self._counted["skipped"] += 1
         elif guard.is_asked(query):
-            # `_next` may be up to the burst behind the clock.
+            # `_next` lags behind the clock by at most the burst.
             self._next = max(self._next, now - _BURST) + self._interval
             task = asyncio.get_running_loop().create_task(self._run(guard, query, source, first))
             self._tasks.add(task)

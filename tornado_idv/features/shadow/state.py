@@ -1,4 +1,4 @@
-"""The writer of a process's comparisons to the file of a shadow."""
+"""The comparisons of one process, in a queue until they are in the file of a shadow."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ShadowState:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, problem_of_shadow: Callable[[], str | None] = lambda: None) -> None:
-        """Create the file and start writing. An import of users records its time in the file.
+        """Create the file and start writing. An import of users needs the file to record its time.
 
         ``problem_of_shadow`` returns the reason why nothing is compared, or ``None``.
         """
