@@ -314,7 +314,7 @@ def test_users_whose_rows_are_rejected_are_kept_and_counted(
     rows = f"{csv_row(user(0))}user1,1-,Free,\nuser\udcff,77,Free,\n"
     done = users("import", source(HEADER + rows), "--to", "people")
     assert "0 removed.\nKept 1 user whose row was rejected.\nRejected 2 rows; see" in done.stderr
-    said = "Removed no user: 1 rejected row may be of any of the 1 who are not in the list; correct"
+    said = "Removed no user: 1 rejected row may be about any of 1 user missing from the list;"
     assert said in done.stderr
 
 

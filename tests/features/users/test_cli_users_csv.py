@@ -69,7 +69,7 @@ REFUSED = [
     ('"nickname,card_number,plan\n', NO_QUOTE),
     (LIST.replace("profile_url", "plan"), "the header has two columns plan"),
     (LIST.replace("profile_url", "note,note"), "the header has two columns note"),
-    (f"sep=;\n{LIST}", "sets the delimiter for a spreadsheet; delete it"),
+    (f"sep=;\n{LIST}", "sets the delimiter for a spreadsheet; replace"),
     (f"{HEADER}alice,4 0012,Free,\n", f"{CARD}contains blanks{DIGITS}"),
     (f"{HEADER}alice,4\u00a00012,Free,\n", f"{CARD}contains no-break spaces{DIGITS}"),
     (f"{HEADER}alice,4-0012,Free,\n", f"{CARD}contains dashes{DIGITS}"),

@@ -1,4 +1,4 @@
-"""The comparisons of one process, in a queue until they are in the file of a shadow."""
+"""The queue of comparisons in one process. A thread writes it to the file of a shadow."""
 
 from __future__ import annotations
 

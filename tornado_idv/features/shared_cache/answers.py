@@ -16,8 +16,8 @@ from tornado_idv.model import Answer, Query, SharedAnswer, User
 class SharedAnswers:
     """The layer for the lookups of one directory, between its ``cache`` and its ``backends``.
 
-    ``scope`` is the argument for the `SharedCache`. ``encode`` returns the response body for a
-    user, and ``accepts`` whether a user is valid, as in the directory.
+    ``scope`` identifies the directory's answers in the `SharedCache`. As in the directory,
+    ``encode`` returns the response body for a user, and ``accepts`` whether a user is valid.
     """
 
     tier: SharedTier
@@ -28,9 +28,9 @@ class SharedAnswers:
     accepts: Callable[[User], bool]
 
     async def look_up(self, query: Query, min_ttl: float, proceed: LookUp) -> Answer:
-        """Return a shared answer with at least ``min_ttl`` seconds left, or call ``proceed``.
+        """Return a shared answer with more than ``min_ttl`` seconds left, or call ``proceed``.
 
-        A stale shared answer is kept in the cache. It is served if the backends fail.
+        A stale shared answer is stored in the local cache, to be served if the backends fail.
         """
         started, purges = self.cache.timer(), self.cache.purges
         result = await self.tier.get(self.scope, query)
@@ -62,7 +62,7 @@ class SharedAnswers:
     def _use(
         self, query: Query, shared: SharedAnswer | None, min_ttl: float, *, may_keep: bool
     ) -> Answer | None:
-        """Return an answer that is fresh for ``min_ttl`` s, or ``None``. Keep a stale answer."""
+        """Return the shared answer if it is fresh for ``min_ttl`` s. If it is stale, cache it."""
         if shared is None:
             return None
         user = shared.user

@@ -1,4 +1,4 @@
-"""The part of the service with the shared cache. A reload does not change it."""
+"""The part of the service with the shared cache. A reload does not replace the part."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SharedCachePart(Part):
             await self._tier.close()
 
     async def layer(self, settings: Settings, cache: AnswerCache) -> SharedAnswers:
-        """Return the layer for lookups without an answer in this cache."""
+        """Return the layer for lookups without an answer in ``cache``, the local cache."""
         identifiers = settings.make_identifiers()
         return SharedAnswers(
             self._tier,

@@ -30,15 +30,15 @@ _PURGE_PAUSE = 0.25
 """Seconds between two attempts to purge."""
 _CLOSE_TIMEOUT = 1.0
 NAME = "shared cache"
-"""The name in counters and reports. Backends cannot have this name, since it contains a blank."""
+"""The name in counters and reports. It contains a blank, so no backend can have this name."""
 _MAX_QUERIES = 1000
-"""Maximum number of users in one purge. Above it, all answers are purged."""
+"""Maximum number of queries in one purge. Above it, all answers are purged."""
 
 ResultT = TypeVar("ResultT")
 
 
 def _union(purges: Sequence[Purge]) -> Purge:
-    """Combine purges into one. Above `_MAX_QUERIES` users, return a purge of all answers."""
+    """Combine purges into one. Above `_MAX_QUERIES` queries, purge all answers."""
     backends = dict.fromkeys(name for each in purges for name in each.backends)
     queries = dict.fromkeys(query for each in purges for query in each.queries)
     if not all(map(any, purges)) or len(queries) > _MAX_QUERIES:
@@ -49,7 +49,7 @@ def _union(purges: Sequence[Purge]) -> Purge:
 class SharedTier:
     """Calls a `SharedCache`, with timeouts, a circuit breaker and retries of purges.
 
-    Calls are counted as `NAME` in ``counters``. Only hits and misses are counted by the caller.
+    Calls are counted as `NAME` in ``counters``, except for hits and misses: the caller counts them.
     ``timer`` returns monotonic seconds, and ``clock`` Unix time.
     """
 
@@ -75,7 +75,7 @@ class SharedTier:
 
     @property
     def in_flight(self) -> int:
-        """The number of running stores and purges."""
+        """The number of running calls that store or purge answers."""
         return len(self._tasks)
 
     @property
@@ -85,23 +85,23 @@ class SharedTier:
 
     @property
     def problem(self) -> str | None:
-        """The reason why the shared cache is not read, other than the circuit breaker."""
+        """A text if the shared cache is not read because of a failed purge. Otherwise ``None``."""
         return "a purge cannot be delivered" if self._purge_failure else None
 
     async def open(self) -> None:
-        """Open the shared cache. Purges of other processes are kept for the first `follow`."""
+        """Open the shared cache. Collect purges by other processes until `follow` is called."""
         await self.cache.open()
         self.cache.on_purge(self._missed.append)
 
     def follow(self, cache: AnswerCache) -> None:
-        """Apply purges of other processes to ``cache``. It replaces the previous cache."""
+        """From now on, apply purges by other processes to ``cache`` instead of an earlier cache."""
         for each in self._missed:
             cache.apply(each)
         self._missed.clear()
         self.cache.on_purge(cache.apply)
 
     async def get(self, scope: str, query: Query) -> SharedResult | None:
-        """Return the stored result, or ``None`` after a failure or a timeout."""
+        """Return the stored result, or ``None`` if the read fails or is skipped."""
         # While a purge is pending, the shared cache may return purged answers. A purge may also
         # begin during the read, so this is checked again afterwards.
         permit = None if self.pending_purges else self.breaker.try_acquire()
@@ -168,7 +168,7 @@ class SharedTier:
     async def _call(
         self, permit: Permit, call: Callable[[], Awaitable[ResultT]], failure: str
     ) -> ResultT | None:
-        """Return the result of a call, or ``None`` after an error. Count it as ``failure``."""
+        """Return the result of a call. Count an error as ``failure``, and return ``None``."""
         try:
             result = await _bounded(self.cache.options.timeout, call())
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; each is a miss
@@ -225,7 +225,7 @@ class SharedTier:
 async def _bounded(seconds: float, call: Awaitable[ResultT]) -> ResultT:
     """Return the result of a call to a plugin. Raises `TimeoutError` after ``seconds``.
 
-    Raises `Broken` if the plugin raises `CancelledError`, because this must not end the task.
+    Raises `Broken` if the plugin cancels its own work, because this must not end the caller.
     """
     try:
         async with asyncio.timeout(seconds):

@@ -18,14 +18,14 @@ _CALLS = (
         "Reads of the shared cache.",
         {each: each for each in ("hit", "miss", "failed", "skipped")},
     ),
-    ("stores", "Answers for the shared cache.", {"ok": "stored", "failed": "not_stored"}),
+    ("stores", "Writes to the shared cache.", {"ok": "stored", "failed": "not_stored"}),
     ("purges", "Purges of the shared cache.", {"ok": "purged", "failed": "not_purged"}),
 )
 """Metrics: the name, the help, and the counter for each value of the label."""
 
 
 def status(report: Report) -> Record:
-    """Return the member ``shared_cache`` of ``/status.json``: ``None`` if not configured."""
+    """Return the member ``shared_cache`` of ``/status.json``, ``None`` without a shared cache."""
     if (part := report.process.parts.get(NAME)) is None:
         return {"shared_cache": None}
     (source,) = part.sources

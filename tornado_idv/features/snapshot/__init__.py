@@ -1,4 +1,4 @@
-"""The answers of the cache in a file, for the next start."""
+"""Feature: a snapshot of the answer cache in a file, for the next start."""
 
 from tornado_idv.interfaces.feature import Feature
 

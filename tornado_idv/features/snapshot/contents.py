@@ -1,7 +1,7 @@
-"""The format of a snapshot of the answer cache, and its rules for reading.
+"""The format of a snapshot of the answer cache, and the rules for restoring answers.
 
-A restored answer is only ever served stale. Its lifetime ends ``stale_if_error`` after the lookup,
-and no restart extends it. Times are in seconds of the wall clock.
+A restored answer is always stale. It expires ``stale_if_error`` after its lookup, and no restart
+extends this time. Times are in seconds of the wall clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BEGINNING = MARK + b"1\n"
 
 
 class SnapshotIgnored(IdvError):
-    """The snapshot cannot be used. The message is a phrase for the operator."""
+    """A file is not a usable snapshot. The message gives the operator the reason."""
 
 
 class _Row(Struct, array_like=True, gc=False):
@@ -95,18 +95,16 @@ def encode(snapshot: Snapshot, cache: AnswerCache, persisted: Texts) -> Iterator
         yield _ENCODER.encode_lines(rows(entries))
 
 
-def to_file(parts: Sequence[bytes]) -> list[bytes]:
-    """Return the content of the file in parts."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return [_BEGINNING, digest.hexdigest().encode(), b"\n", *parts]
+def to_file(parts: Iterable[bytes]) -> bytes:
+    """Return the content of a snapshot file with these parts."""
+    lines = b"".join(parts)
+    return b"".join([_BEGINNING, hashlib.sha256(lines).hexdigest().encode(), b"\n", lines])
 
 
 def decode(content: bytes, scope: str, now: float) -> Snapshot:
-    """Return the snapshot in a file.
+    """Return the snapshot in the content of a file.
 
-    Raises `SnapshotIgnored` for a damaged file, and for one of another configuration.
+    Raises `SnapshotIgnored`, for example for a damaged file, or another configuration.
     """
     if not content.startswith(_BEGINNING):
         raise SnapshotIgnored("not a snapshot of this format")
@@ -135,9 +133,9 @@ def restore(
 ) -> int:
     """Add the answers of a snapshot to a cache as stale answers. Return their number.
 
-    ``revisions`` has the current revision of each backend, in order. The first backend with another
-    revision in the snapshot, or with none, may pre-empt all later backends. So only answers of the
-    backends before it are used.
+    ``revisions`` has the current revision of each backend, in order. The first backend that is not
+    in the snapshot, or has another revision there, may pre-empt all later backends. So only answers
+    of earlier backends are used.
     """
     unchanged: dict[str, str] = {}
     for name, revision in revisions.items():

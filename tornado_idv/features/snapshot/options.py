@@ -10,9 +10,9 @@ from tornado_idv.options import ConfigPath, Duration, Options
 
 
 class SnapshotOptions(Options):
-    """Settings of this feature in the section ``cache``."""
+    """Settings of the feature `snapshot` in the section ``cache``."""
 
     snapshot: ConfigPath | None = None
-    """The file for found users. After a restart they are served stale while lookups fail."""
+    """The file for found users. After a restart, they are served stale while lookups fail."""
     snapshot_interval: Annotated[Duration, Field(ge=1)] = 300.0
-    """Interval between writes of the snapshot. A stop also writes it."""
+    """Interval between writes of the snapshot. A stop also writes the snapshot."""

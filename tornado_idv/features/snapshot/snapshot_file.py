@@ -1,6 +1,6 @@
 """The files of a snapshot of the cache, one for each worker.
 
-Only their owner can read them. Files with other content are neither replaced nor removed.
+Only the owner of a file can read it. Files with other content are neither replaced nor removed.
 All functions may block, and raise `OSError`.
 """
 
@@ -26,17 +26,17 @@ class SnapshotFiles:
 
     def __init__(self, path: Path) -> None:
         self.own = path
-        """The file of this process, once it has the lock."""
+        """The path of the file that this process writes, after `acquire` has locked the file."""
         self._paths = [path, *(Path(f"{path}.{number}") for number in range(1, _MAX_WRITERS))]
         self._lock: int | None = None
 
     @property
     def existing(self) -> list[Path]:
-        """All paths of workers where something exists, a snapshot or not."""
+        """All paths of workers with an existing file, even if it is not a snapshot."""
         return [each for each in self._paths if os.path.lexists(each)]
 
     def read(self, path: Path) -> bytes:
-        """Return the content, or only the first bytes of a file that is not a snapshot.
+        """Return the content of a snapshot, or only the first bytes of any other file.
 
         Raises `SnapshotIgnored` if another user may have written the file.
         """
@@ -50,7 +50,7 @@ class SnapshotFiles:
             return beginning + file.read() if beginning == MARK else beginning
 
     def acquire(self) -> None:
-        """Lock a file of this process. Raises `OSError` if another service has one.
+        """Lock a free file for this process. Raises `OSError` if another service has locked a file.
 
         Two services must not share the files: an answer purged by one would return after a restart,
         from the file of the other.
@@ -71,7 +71,7 @@ class SnapshotFiles:
                 return
 
     def release(self) -> None:
-        """Let another process write."""
+        """Unlock the file of this process."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

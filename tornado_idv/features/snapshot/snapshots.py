@@ -1,10 +1,10 @@
 """The snapshot of the cache: restored at the start, written regularly and at a stop.
 
-After a crash the snapshot is at most ``cache.snapshot_interval`` old. A stop by signal writes it
-after the drain.
+After a crash, the snapshot is at most ``cache.snapshot_interval`` old. At a stop by signal, it is
+written after the drain.
 
 A purge removes the file immediately: after a crash, purged users must not return. A new file
-follows within 30 s. If a user in the file is no longer found, that is a purge too.
+follows within 30 s. A lookup that no longer finds a user in the file counts as a purge.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _SOON = 30.0
 """Maximum time until a removed snapshot is written again, in seconds."""
 _READ_TIMEOUT = 5.0
 _STOP_TIMEOUT = 3.0
-"""Seconds a stop waits for the file. An operator's purge waits as long."""
+"""Seconds that a stop waits for the write of the file, and a purge for the removal."""
 
 
 def make_part(running: Running) -> Snapshots:
-    """Return the snapshot of a service."""
+    """Return the part for the snapshot of a service."""
     return Snapshots(running.settings)
 
 
 class Snapshots(Part):
-    """The snapshot named by ``settings``. ``clock`` returns seconds of the wall clock.
+    """The part that keeps the snapshot in the file ``cache.snapshot``. ``clock`` returns Unix time.
 
     ``error`` is the current problem with the file, first seen at ``since``.
     """
@@ -72,11 +72,11 @@ class Snapshots(Part):
         self._path: Path | None = None
         self._files: SnapshotFiles | None = None
         self._changes = 0
-        """Number of purges and changes of the directory. A write checks it to detect either."""
-        self._persisted: list[Texts] = [Texts()]
+        """Number of purges and of new directories. A write compares it to detect them."""
+        self._persisted: list[set[str]] = [set()]
         """Queries for the users in the file, and in the file that is being written.
 
-        All directories have this list: a reload during a write must not miss a deleted user.
+        All directories share this list: a reload during a write must not miss a deleted user.
         """
         self._removal: asyncio.Task[bool] | None = None
         self._found: list[Snapshot] = []
@@ -87,11 +87,11 @@ class Snapshots(Part):
         return PartReport(self.error, self.since) if self._files else None
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:
-        """Prepare to follow this directory."""
+        """Return a commit that calls `follow` with this directory."""
         return Prepared(partial(self.follow, settings, directory))
 
     def follow(self, settings: Settings, directory: Directory) -> None:
-        """Use this directory for further snapshots. Restore the file into the first directory."""
+        """Use this directory for further snapshots. Restore answers into the first directory."""
         self._changes += 1
         self._directory = directory
         directory.cache.on_purge = partial(self._on_purge, directory)
@@ -136,7 +136,7 @@ class Snapshots(Part):
         return found
 
     def restore(self, snapshots: Sequence[Snapshot], directory: Directory) -> None:
-        """Add the answers to the cache of the directory, to be served stale if lookups fail."""
+        """Add the answers of snapshots to the cache of a directory, as stale answers."""
         render = partial(encode_user, identifiers=self._settings.make_identifiers())
         now, revisions = self._clock(), _revisions(directory)
         counts = [restore(each, directory.cache, now, revisions, render) for each in snapshots]
@@ -146,7 +146,7 @@ class Snapshots(Part):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Read the files, for the first directory."""
+        """Read the files. Then `follow` restores them into the first directory."""
         self._found = await self.read()
         yield
 
@@ -186,7 +186,7 @@ class Snapshots(Part):
                 await self._write()
 
     async def _write(self) -> bool:
-        """Write the file of this process. Return false if a purge came meanwhile."""
+        """Write the file of this process. Return false if a purge or reload has outdated it."""
         files, directory, changes = self._files, self._directory, self._changes
         if files is None:
             return True
@@ -208,6 +208,7 @@ class Snapshots(Part):
                 self._persisted.remove(before)
                 before.clear()
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed
+            self._persisted[0] |= persisted  # the new file may have been written
             self._fail(files, "cannot be written", error)
             return True
         if self.error is not None:
@@ -243,8 +244,7 @@ class Snapshots(Part):
         self._settings = settings
         self._options = as_type(settings.cache, SnapshotOptions)
         path = self._options.snapshot
-        # Computed now: later the secret files may have other content, while the answers still are
-        # of this content.
+        # Computed now: files with secrets may change, but the answers belong to this content.
         self._scope = scope_of(settings)
         if path == self._path:
             return

@@ -1,4 +1,4 @@
-"""The line with the URL of the status page in the output of the command that starts the service."""
+"""A line of output with the URL of the status page, at the start of the service."""
 
 from __future__ import annotations
 

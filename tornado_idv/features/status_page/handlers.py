@@ -45,7 +45,7 @@ class HistoryHandler(AdminHandler):
 
 
 class PageHandler(AdminHandler):
-    """Responds with the page. A nonce, new in each response, blocks other scripts and styles."""
+    """Responds with the status page. A nonce per response blocks injected scripts and styles."""
 
     has_data = False
 
@@ -58,7 +58,7 @@ class PageHandler(AdminHandler):
 
 
 class PageFileHandler(AdminHandler):
-    """Responds with a script or style sheet of the page."""
+    """Responds with a script or style sheet of the status page."""
 
     has_data = False
 
@@ -91,7 +91,7 @@ FILE_ROUTES: dict[str, type[AdminHandler]] = {
 async def admin_routes(
     operations: Operations, settings: dict[str, Any]
 ) -> AsyncIterator[dict[str, type[AdminHandler]]]:
-    """Yield the routes of the page. Sample the service until the end of the context."""
+    """Yield the routes of the status page. Sample the service until the context ends."""
     async with sampled(operations) as history:
         settings["history"] = history
         yield ROUTES | FILE_ROUTES

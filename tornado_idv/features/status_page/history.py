@@ -22,7 +22,7 @@ WINDOW = 5
 """Seconds covered by a sample. In a shorter time, single requests would make the charts jump."""
 _MAX_SAMPLES = 900
 _BACKEND_WINDOW = 60
-"""Seconds covered by latencies of backends. A service calls its backends less often."""
+"""Seconds covered by latencies of backends. Longer, since backends get fewer calls."""
 _OK, _SERVER_ERROR = 200, 500
 _STATUSES = {error.code: error.status for error in ApiError}
 """HTTP status by error code. The code ``ok`` of found users is not included."""
@@ -108,7 +108,7 @@ class History:
         return self._samples[-1]._asdict() if self._samples else None
 
     def columns(self) -> dict[str, list[float | None]]:
-        """Return all samples, oldest first, as a list for each field."""
+        """Return a list of the values of each field of the samples, oldest first."""
         return {
             name: [sample[i] for sample in self._samples] for i, name in enumerate(Sample._fields)
         }
@@ -160,7 +160,7 @@ def _difference(now: list[int], before: list[int]) -> list[int]:
 
 
 def percentile(buckets: Sequence[int], percent: int) -> float | None:
-    """Return a percentile in milliseconds, or ``None`` without events.
+    """Return a percentile of durations in milliseconds, or ``None`` without events.
 
     As in Prometheus, events are assumed to be evenly distributed within their bucket. Events above
     the last bound count as equal to this bound.

@@ -45,12 +45,12 @@ from tornado_idv.units import parse_percentage
 _PLANS = ("Free", "Pro", "Team")
 _CARDS = 10**16
 _STEP = 6_180_339_887_498_949
-"""Step between card numbers. It is coprime to `_CARDS`, so no card number repeats."""
+"""Step between generated card numbers. It is coprime to `_CARDS`, so none repeats."""
 _NAMES = ("ana", "ben", "chen", "dora", "emil", "fay", "goran", "hana", "ivo", "june")
 
 
 def generated_users(count: int, seed: int) -> Iterator[User]:
-    """Yield random users with unique nicknames and unique card numbers, in no order."""
+    """Yield random users with unique nicknames and unique card numbers, in no particular order."""
     chooser = random.Random(seed)  # noqa: S311 no secret
     first = chooser.randrange(_CARDS)
     for number in range(count):
@@ -111,7 +111,7 @@ users.add_command(compare)
     multiple=True,
     metavar="COLUMN=FIELD",
     callback=_columns,
-    help="Read this field from this column of FILE; may be repeated.",
+    help="Read FIELD from COLUMN of FILE; may be repeated.",
 )
 @click.option("--merge", is_flag=True, help="Keep the users that are not in FILE.")
 @click.option(
@@ -127,7 +127,7 @@ users.add_command(compare)
     metavar="N|P%",
     callback=parsed_by(Share.parse),
     help="Change nothing if more rows than this are rejected.  "
-    "[default: 1%, and no row whose user is not stored]",
+    "[default: 1%, but no row of a user who is not stored]",
 )
 @click.option(
     "--max-removed",
@@ -150,7 +150,7 @@ users.add_command(compare)
     help="The encoding of FILE, such as cp1252 or utf-16.",
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Change nothing, and write the changes to FILE.changes."
+    "--dry-run", is_flag=True, help="Change nothing. Write planned changes to FILE.changes."
 )
 @config_option
 @json_option
@@ -222,8 +222,8 @@ def import_users(
 def export(*, name: str, file: str, form: Format | None, config_path: Path) -> None:
     """Write all users of a backend to FILE, by default to standard output.
 
-    Users are sorted by nickname. The export fails if a user is invalid, so that an import would
-    reject it. After an error, FILE is unchanged.
+    Users are sorted by nickname. The export fails if an import would reject one of the users. After
+    an error, FILE is unchanged.
     """
     form = form or format_of(file) or "csv"
     with reporting(name):
@@ -252,9 +252,7 @@ def count_users(*, name: str, config_path: Path, as_json: bool) -> None:
 @click.option(
     "--count", "number", type=click.IntRange(0, 10**9), required=True, help="The number of users."
 )
-@click.option(
-    "--seed", type=int, default=1, show_default=True, help="Another seed gives other users."
-)
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the random users.")
 @format_option("The format.  [default: csv]")
 def generate(*, number: int, seed: int, form: Format | None) -> None:
     """Print random users for tests. The same --seed prints the same users."""

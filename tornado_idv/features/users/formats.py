@@ -32,7 +32,7 @@ Fields = tuple[object, ...]
 
 
 class Unreadable(NamedTuple):
-    """A row with a syntax error: the reason and its text."""
+    """A row with a syntax error: the error, and the text of the row."""
 
     reason: str
     text: str = ""
@@ -54,7 +54,7 @@ _NOT_A_HEADER = (
     ),
     (
         re.compile(r"sep=.\s*\Z"),
-        "this line sets the delimiter for a spreadsheet; delete it, and pass it as --delimiter",
+        "this line sets the delimiter for a spreadsheet; replace the line by --delimiter",
     ),
 )
 """Patterns of first lines that are no header, and the error for each."""
@@ -70,7 +70,7 @@ _CUT = (
     "is complete, add a line break; if this line is not a row, delete it"
 )
 _ENDS = ("\n", "\r", '"', "'")
-"""Possible last characters of a complete row. With any other, the last value may be cut."""
+"""Possible last characters of a complete row. A row with another end may be truncated."""
 # The start of a value in place of a column name. Spreadsheets write ="0012", 4E+15 or 4000 1234.
 _VALUE = re.compile(r"[\W_]*\d|@|https?://")
 _EXTENSIONS: Mapping[str, Format] = {
@@ -177,7 +177,7 @@ def _header_problems(line: str, header: Sequence[str], columns: Mapping[str, str
 
 
 def _column_problems(line: str, cells: Sequence[str], columns: Mapping[str, str]) -> Iterator[str]:
-    """Yield all problems of the columns. The operator can fix them together."""
+    """Yield all problems of the columns, for the operator to fix them together."""
     options = []
     if not {columns[field] for field in REQUIRED} <= {*cells}:
         for option, delimiter in DELIMITERS.items():

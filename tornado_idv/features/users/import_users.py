@@ -1,4 +1,4 @@
-"""The import of a list: changes a user store so that it contains the users in the list."""
+"""The import of a list. It changes a user store so that it contains the users in the list."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LISTED = 20
 
 
 class Result(NamedTuple):
-    """The result of an import. ``imported`` is the number of accepted rows."""
+    """The result: counts of rows (``imported``, ``rejected``, ``not_found``), and of users."""
 
     imported: int
     added: int
@@ -39,22 +39,22 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """An import of a list, with the conditions for it.
+    """An import of a list, with its source and its limits.
 
     ``canaries`` are users that must exist after the import.
     """
 
     file: str
     max_rejected: Share | None
-    """The maximum number of rejected rows. By default, 1 % of the rows, and only rows of stored
-    users, which stay unchanged."""
+    """The maximum number of rejected rows. The default is 1 % of the rows, and no row of a user who
+    is not stored."""
     max_removed: Decimal | None
     expect_rows: int | None
     canaries: Mapping[str, Query]
     merges: bool
     is_dry_run: bool
     on_change: Callable[[], object] = lambda: None
-    """Called before and after the users change. It may raise `StartError`."""
+    """A function to call before and after the users change. It may raise `StartError`."""
 
     @property
     def source(self) -> str:
@@ -76,7 +76,7 @@ class Import:
     ) -> tuple[Result, list[str]]:
         """Import the list. Return the numbers of changes, and notes for the operator.
 
-        After an exception, or an end of the process, nothing is changed. Raises `RefusedError`.
+        After an exception or the end of the process, nothing is changed. Raises `RefusedError`.
         """
         self._write_rejected(())
         try:
@@ -208,8 +208,8 @@ class Import:
             yield f'{_unstored(lost)} {"is" if len(lost) == 1 else "are"} "not found".'
         if staging.held:
             yield (
-                f"Removed no user: {counted(staging.unclear, 'rejected row')} may be of any of the "
-                f"{staging.held:,} who are not in the list; correct or delete them."
+                f"Removed no user: {counted(staging.unclear, 'rejected row')} may be about any of "
+                f"{counted(staging.held, 'user')} missing from the list; correct or delete them."
             )
         plans = staging.plans()
         listed = ", ".join(f"{plan} {count:,}" for plan, count in plans)

@@ -1,4 +1,4 @@
-"""Validation of a row: its user, or the reason for a rejection and the users it may be about."""
+"""Validation of a row. The result is a user, or a rejection with the users it may be about."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _NOISE = re.compile(
 _DECIMALS = re.compile(r"[.,]0+\Z")
 _NOT_A_DIGIT = re.compile(r"[^0-9]+")
 _LETTER = re.compile(r"[^\W\d_]")
-"""A letter in a card number. If it belongs to an exponent, digits are lost."""
+"""A letter in a card number. It may belong to an exponent: then digits are lost."""
 _BETWEEN_VALUES = re.compile(r'[\s"{}\[\]:,;|]+')
 Named = tuple[str | None, str | None]
 """A nickname or a card number. The other item is ``None``."""
 
 
 def parse_user(fields: Fields, identifiers: Identifiers) -> User | str:
-    """Return the user in a row, or the reason for its rejection, which contains no value."""
+    """Return the user in a row, or the reason for its rejection. Reasons contain no values."""
     nickname, card_number, plan, url = fields
     if not (isinstance(nickname, str) and isinstance(card_number, str) and isinstance(plan, str)):
         values = zip(FIELDS, fields, strict=True)
@@ -84,7 +84,7 @@ def _fault(text: str, faults: Iterable[tuple[re.Pattern[str], str]]) -> str | No
 
 
 def is_nickname(text: str, identifiers: Identifiers) -> bool:
-    """Return whether a nickname without ``@`` is valid."""
+    """Return whether a text without ``@`` is a valid nickname."""
     return text.isprintable() and _is_valid(identifiers.parse_nickname, text)
 
 
@@ -99,7 +99,7 @@ def _is_valid(parse: Callable[[str], Query], text: str) -> bool:
 def named_users(row: Fields | Unreadable, identifiers: Identifiers) -> Iterator[Named]:
     """Yield the valid nicknames and card numbers that a rejected row may contain.
 
-    Spreadsheets add blanks, apostrophes, dashes and decimals to values. These are removed first.
+    Spreadsheets add blanks, apostrophes, dashes and decimals to values. They are removed first.
     """
     if isinstance(row, Unreadable):
         nicknames = card_numbers = _BETWEEN_VALUES.split(row.text)

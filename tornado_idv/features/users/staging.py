@@ -1,7 +1,7 @@
 """A temporary database that compares the rows of a list with the users of a store.
 
-SQLite keeps the database on disk and deletes it. It also contains the rejected rows, because their
-users must not be removed.
+SQLite keeps the database on disk and deletes it. The database also contains the rejected rows,
+because their users must not be removed.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from tornado_idv.model import Query
 ListedRow = tuple[int, int, str, str, str, str | None]
 """A row of the list: its number, its line, and its fields.
 
-An empty profile URL removes the stored URL. ``None``, for a list without this column, keeps it.
+An empty profile URL removes the stored URL. ``None`` keeps it: the list has no such column.
 """
 Rejected = tuple[int, str, int]
 """A rejected row: its line, the reason, and 1 if its user would be "not found" after the import.
 
-The last value is 1 if no user who stays has the nickname, or none has the card number.
+The last value is 1 if the row's nickname or card number belongs to no user who stays.
 """
 _CACHE = -64 * 1024
-"""Size of SQLite's page cache, negative for KiB."""
+"""Size of SQLite's page cache. Negative values are in KiB."""
 _ROWS_AT_ONCE = 400
 """Rows in one INSERT. Single rows take twice as long."""
 _TRIES = 20
-"""Number of attempts to find an unused card number with the same number of replaced digits."""
+"""Number of attempts to find an unused card number, before one more digit is replaced."""
 _NO_COLUMN = "profile_url: the table has no column for it; see columns.profile_url of the backend"
 _SCHEMA = """
 CREATE TABLE listed (row, line, nickname TEXT COLLATE {0}, card_number TEXT, plan TEXT,
@@ -143,7 +143,7 @@ class Staging:
         # A comparison in SQLite uses the collation of its left side.
         self._database.executescript(_SCHEMA.format("NOCASE" if folds else "BINARY"))
         self.unclear = self.held = 0
-        """The number of rejected rows without a clear user, and of users kept because of them."""
+        """The number of rejected rows that may be about any user, and of users kept due to them."""
 
     def close(self) -> None:
         """Delete the database."""
@@ -223,7 +223,7 @@ class Staging:
         return stored, removed, kept
 
     def will_have(self, query: Query) -> bool:
-        """Return whether the store has the user of a query after the import."""
+        """Return whether the store will have the user of a query after the import."""
         count = _KEPT.format(KINDS[type(query)])
         return self._number(count, query.text.removeprefix("@")) > 0
 
@@ -259,7 +259,7 @@ class Staging:
                 lines = " and ".join(map(str, sorted(moved[0][:2])))
                 raise RefusedError(
                     f"lines {lines}: a card number passes from one user to the other, and the "
-                    f"table accepts no unused one meanwhile ({error.reason}); nothing was changed"
+                    f"table rejects a temporary number ({error.reason}); nothing was changed"
                 ) from None
         changed = f"SELECT {names}, key FROM changed WHERE line IS NOT NULL"  # noqa: S608
         updated = target.update(fields, self._run(changed))
@@ -270,7 +270,7 @@ class Staging:
         return added, updated, removed
 
     def _placeholders(self, moved: Sequence[Sequence[Any]], width: int) -> Iterator[StoredRow]:
-        """Yield the rows with unused card numbers.
+        """Yield the moved rows with unused card numbers in place of their own.
 
         Only the last digits are replaced, because the table may check the first digits.
         """

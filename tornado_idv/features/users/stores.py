@@ -1,4 +1,4 @@
-"""The configured backends and their users."""
+"""The configured backends, and the stores of their users."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tornado_idv.registry import installed_kinds, load_class
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The configured backends."""
+    """The configured backends, with access to their users."""
 
     identifiers: Identifiers
     kinds: Kinds
@@ -28,7 +28,7 @@ class Stores:
 
     @classmethod
     def of_config(cls, path: Path) -> Stores:
-        """Load a configuration. Raises `StartError`."""
+        """Return the backends of a configuration file. Raises `StartError`."""
         settings, manager = load_settings(path)
         return cls(settings.make_identifiers(), installed_kinds(manager), settings.backends)
 
@@ -48,7 +48,7 @@ class Stores:
 
     @contextmanager
     def records(self, name: str) -> Iterator[Iterator[User]]:
-        """Yield an iterator of all users of a backend. On exit, close its connection."""
+        """Yield an iterator of all users of a backend. On exit, close the iterator."""
         users = self.store(name).records()
         try:
             yield users

@@ -45,8 +45,8 @@ _PLAIN = re.compile(rf"(?!{_ENCODED})[!-~](?:[ -~]*[!-~])?", re.IGNORECASE)
 class VerifyHandler(LookupHandler):
     """Looks up the user named in a header field. Its responses have no body.
 
-    The method, ``Accept`` and all other fields are ignored, because proxies pass them on from their
-    own clients.
+    The method, ``Accept`` and most other fields are ignored, because proxies pass them on from
+    their own clients.
     """
 
     route = "verify"
@@ -82,7 +82,7 @@ class VerifyHandler(LookupHandler):
 
 
 def make_routes(settings: Settings, _before: object) -> Iterator[Route]:
-    """Yield the route if the setting is on. Some proxies append the path of their client to it."""
+    """If ``server.verify`` is on, yield the route. It is a prefix: some proxies append a path."""
     if as_type(settings.server, VerifyOptions).verify:
         yield Route(f"{API}/{VerifyHandler.route}", VerifyHandler, is_prefix=True)
 
