@@ -53,8 +53,8 @@ class AdminListener:
         """Send a request, and return the JSON object of the response.
 
         Of config.yaml, only the section ``admin`` is read: other sections may have become invalid
-        since the start of the service. Raises `StartError` if the section is missing, and
-        `AdminUnavailable`, for example after ``timeout`` seconds, or `WrongRequest`.
+        since the start of the service. Raises `StartError` if the section is missing,
+        `WrongRequest`, or `AdminUnavailable`, for example after ``timeout`` seconds.
         """
         settings = load_parts(self.config_path, os.environ, _Parts).admin
         if settings is None:

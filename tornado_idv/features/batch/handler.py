@@ -40,7 +40,7 @@ MAX_ITEMS = 100
 DEGRADED_TIME = 600.0
 """Batch responses are ``degraded`` for this many seconds after a failure of a backend."""
 _GROUP, _PAUSE = 16, 0.001
-"""A batch starts this number of lookups in a row, and then pauses for this many seconds.
+"""A batch starts ``_GROUP`` lookups in a row, and then pauses for ``_PAUSE`` seconds.
 
 Batches pause one after another. During a pause, single lookups can start.
 """
@@ -140,7 +140,7 @@ class BatchHandler(AuthenticatedHandler):
 
 
 def _read_cached(api: ApiContext, _: Operation, key: ApiKey, body: bytes) -> KnownBody | None:
-    """Return the queries of a batch with their answers, or ``None`` unless all are cached."""
+    """Return the queries of a batch with their answers. Return ``None`` unless all are cached."""
     cached: list[tuple[Query, Answer]] = []
     for operation, record in parse_items(body):
         query = operation.parse(api.identifiers, text_member(record, operation.field))

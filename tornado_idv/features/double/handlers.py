@@ -39,7 +39,7 @@ class DoubleHandler(AuthenticatedHandler):
         self._disconnected = asyncio.get_running_loop().create_future()
 
     def on_connection_close(self) -> None:
-        """End a simulated delay: a request is in the journal as soon as its client disconnects."""
+        """If the client disconnects, end a simulated delay. Then the journal gets the request."""
         self._disconnected.set_result(None)
 
     async def simulate(self, query: Query) -> tuple[Fault | None, Result | None]:
@@ -114,7 +114,7 @@ class SingleFaults(DoubleHandler):
 
 
 class BatchFaults(DoubleHandler):
-    """Adds faults to the handler of batches. A fault with status 500 or 503 affects one item."""
+    """Adds faults to the handler of batches. Status 500 or 503 affects only one item."""
 
     async def _look_up_all(
         self, parsed: Sequence[Query | Result], limits: KeyLimits | None

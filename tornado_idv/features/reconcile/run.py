@@ -259,7 +259,7 @@ class Run:
             self._since.setdefault(identifier, Absence(before.since, before.runs + 1))
 
     def _begin_again(self, identifier: str) -> None:
-        """Restart the grace of a user, after a lookup that was found or undetermined."""
+        """Restart the grace of a user who was found or undetermined in this run."""
         self._before.gone.pop(identifier, None)
         self._since.pop(identifier, None)
         if not self._grace:

@@ -107,8 +107,8 @@ class Contents(NamedTuple):
     """The contents of the file: all users compared since the Unix time ``since``.
 
     ``written`` is the Unix time of the last write by a service. ``problem`` is the reason why the
-    service compares nothing, or ``None``. ``matches`` is the number of users without a difference,
-    and ``days`` of days with comparisons. ``totals`` counts comparisons by result.
+    service compares nothing, or ``None``. ``matches`` counts users without a difference, ``days``
+    counts days with comparisons, and ``totals`` counts comparisons by result.
     """
 
     since: float

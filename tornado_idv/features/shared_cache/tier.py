@@ -38,7 +38,7 @@ ResultT = TypeVar("ResultT")
 
 
 def _union(purges: Sequence[Purge]) -> Purge:
-    """Combine purges into one. Above `_MAX_QUERIES` queries, purge all answers."""
+    """Combine purges into one. Above `_MAX_QUERIES` queries, return a purge of all answers."""
     backends = dict.fromkeys(name for each in purges for name in each.backends)
     queries = dict.fromkeys(query for each in purges for query in each.queries)
     if not all(map(any, purges)) or len(queries) > _MAX_QUERIES:

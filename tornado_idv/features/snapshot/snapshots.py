@@ -72,7 +72,7 @@ class Snapshots(Part):
         self._path: Path | None = None
         self._files: SnapshotFiles | None = None
         self._changes = 0
-        """Number of purges and of new directories. A write compares it to detect them."""
+        """Number of purges and of new directories. A write compares it before and after."""
         self._persisted: list[set[str]] = [set()]
         """Queries for the users in the file, and in the file that is being written.
 
@@ -91,7 +91,7 @@ class Snapshots(Part):
         return Prepared(partial(self.follow, settings, directory))
 
     def follow(self, settings: Settings, directory: Directory) -> None:
-        """Use this directory for further snapshots. Restore answers into the first directory."""
+        """Use this directory for further snapshots. If it is the first, restore answers into it."""
         self._changes += 1
         self._directory = directory
         directory.cache.on_purge = partial(self._on_purge, directory)

@@ -76,7 +76,7 @@ class Import:
     ) -> tuple[Result, list[str]]:
         """Import the list. Return the numbers of changes, and notes for the operator.
 
-        After an exception or the end of the process, nothing is changed. Raises `RefusedError`.
+        After an exception, or if the process is killed, nothing is changed. Raises `RefusedError`.
         """
         self._write_rejected(())
         try:
