@@ -1,8 +1,9 @@
 """Lookups in a fixture file, which is reloaded after each edit.
 
-The backend compares the file's signature a few times a second. This works on every file system and
-for every way to replace a file. After a change, it waits for two equal signatures in a row. Then no
-write is in progress, and a later edit changes the times in the signature.
+Four times a second, the backend compares the file's signature (its inode, size and times) with the
+last one. This works on every file system and for every way to replace a file. After a change, the
+backend waits for two equal signatures in a row: the write has ended, and the times of a later edit
+will differ.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ class YamlOptions(BackendOptions):
 
     @property
     def allows_faults(self) -> bool:
-        """Return whether the fixture may contain faults, since the service is a test double."""
+        """True if the fixture may contain faults. Only a test double permits them."""
         return self._is_demo
 
 
 _CHECK_INTERVAL = 0.25
 _MAX_CHANGES = 3
-"""Maximum number of consecutive checks with a changed signature. After them, the file is read."""
+"""After this many consecutive checks with a changed signature, the file is read anyway."""
 _MAX_PROBLEMS = 10
 
 _log = logging.getLogger(__name__)
 
 
 class YamlBackend(Backend[YamlOptions]):
-    """A backend with the users of one fixture file in memory."""
+    """A backend that keeps the users of one fixture file in memory."""
 
     options_type: ClassVar[type[BackendOptions]] = YamlOptions
 
@@ -77,7 +78,7 @@ class YamlBackend(Backend[YamlOptions]):
 
     @property
     def problem(self) -> str | None:
-        """The reason why the last edit was rejected, or ``None``."""
+        """The reason why the last edit of the fixture was rejected, or ``None``."""
         return self._problem
 
     @property
@@ -87,7 +88,7 @@ class YamlBackend(Backend[YamlOptions]):
 
     @property
     def faults(self) -> Mapping[Query | None, Fault]:
-        """The faults of the test double by query. The fault of all queries has the key ``None``."""
+        """The simulated failures by query. The key ``None`` has the fault of all queries."""
         return self._fixture.faults
 
     async def open(self) -> None:
@@ -111,12 +112,12 @@ class YamlBackend(Backend[YamlOptions]):
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
-            self._watcher = None  # its traceback refers to this backend: a reference cycle
+            self._watcher = None  # breaks a reference cycle: its traceback refers to this backend
 
     async def reload(self) -> None:
-        """Read the file. An invalid file does not change the users.
+        """Read the file again, and replace the users. If the file is invalid, keep the old users.
 
-        A problem is logged once, even if the file is read again with the same problem.
+        If the file is read several times with the same problem, the problem is logged once.
         """
         try:
             digest, fixture = await DaemonThread("fixture")(self._load)
@@ -138,9 +139,9 @@ class YamlBackend(Backend[YamlOptions]):
             self.notify_changed()
 
     def _load(self) -> tuple[str, Fixture]:
-        """Return the digest and the contents of the file. Raises `StartError`.
+        """Return the digest of the file and the parsed fixture. Raises `StartError`.
 
-        If the content is unchanged, the file is not parsed again: 300,000 users would take 14 s.
+        An unchanged file is not parsed again, because parsing 300,000 users takes 14 s.
         """
         path = self.options.path
         try:

@@ -1,7 +1,7 @@
 """The parser of fixtures. It reports all problems, each with its line and column.
 
-Messages contain line numbers instead of nicknames and card numbers. They also omit the name of an
-unknown member, which may be a nickname.
+Messages contain line numbers instead of nicknames and card numbers. They also omit the names of
+unknown members, because such a name may be a nickname.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Steps = tuple[int | str, ...]
 class Fixture:
     """The contents of a fixture file.
 
-    ``users`` has two queries for each user. The keys of ``faults`` are queries, and ``None`` for
-    the fault of all queries. ``counted`` is true if the file has a ``count``.
+    ``users`` maps two queries to each user. ``faults`` maps queries to faults, and ``None`` to the
+    fault of all queries. ``counted`` is true if the file has a ``count``.
     """
 
     users: Mapping[Query, User] = field(repr=False)
@@ -76,9 +76,9 @@ def parse(
     folds_nicknames: bool = False,
     allows_faults: bool = False,
 ) -> Fixture:
-    """Parse a fixture. Raises `ConfigError` with all problems. ``file`` is the name in messages.
+    """Parse a fixture. ``file`` is its name in messages. Raises `ConfigError` with all problems.
 
-    With ``counted``, a missing ``count`` is an error: the file may be truncated. With
+    With ``counted``, a missing ``count`` is an error, because the file may be truncated. With
     ``folds_nicknames``, the queries by nickname are in lower case. Without ``allows_faults``, a
     fault is an error.
     """
@@ -104,7 +104,7 @@ def parse(
 
 @dataclass(repr=False)
 class _Checker:
-    """Collects the users, the faults and the problems in a document."""
+    """Collects the users, the faults and the problems of a parsed document."""
 
     root: dict[Any, Any]
     file: str
@@ -116,7 +116,7 @@ class _Checker:
     _firsts: dict[Query, int] = field(default_factory=dict)
 
     def check(self, *, needs_count: bool, is_complete: bool) -> None:
-        """Validate the document. ``is_complete`` is whether the file ends with a line break."""
+        """Validate the document. ``is_complete`` means that the file ends with a line break."""
         self._reject_unknown(self.root, _MEMBERS, ())
         self._fault(self.root, ())
         items = self.root.get("users", "")
@@ -149,7 +149,7 @@ class _Checker:
             self._report(path, "write a mapping with nickname, card_number and plan")
             return
         self._reject_unknown(item, _OF_USER, path)
-        # Such an entry makes lookups fail. It needs a nickname or a card number, but no user.
+        # An entry with a fault may lack a user. Then it needs a nickname or a card number.
         is_partial = "fault" in item and "plan" not in item
         nickname, card_number, plan, profile_url = (
             self._field(item, name, path, required=name != "profile_url" and not is_partial)
@@ -171,7 +171,7 @@ class _Checker:
             self.users |= dict.fromkeys(queries.values(), user)
 
     def _fault(self, item: dict[Any, Any], path: Steps, *queries: Query) -> None:
-        """Read the fault of an entry. Without ``queries``, it is the fault of all lookups."""
+        """Read the fault of an entry. Without ``queries``, the fault applies to all lookups."""
         if "fault" not in item:
             return
         path = (*path, "fault")
