@@ -1,18 +1,18 @@
-"""Lookups in a SQLite file; other programs may write, replace or damage it at any time.
+"""Lookups in a SQLite file. Other programs may write, replace or damage the file at any time.
 
-The backend checks the file every second. A check has one of three results:
+The backend checks the file every second. A check may detect three changes:
 
-- The file was written through SQLite: every connection sees the new rows; the cache is purged.
-- The file was replaced, or changed without SQLite's knowledge (a copy over it): the backend opens
+- The file was written through SQLite. Every connection sees the new rows. The cache is purged.
+- The file was replaced, or overwritten without SQLite (for example, by ``cp``). The backend opens
   and checks the new file, switches lookups to it, purges the cache, and closes the old connections.
 - The file is missing or invalid. If the old file was deleted, or another was renamed over it, the
-  open connections still read the old users: these are *found*, and all others raise `Unavailable`
-  or `Broken`. If the file was damaged in place, it is closed, and every lookup raises. The next
-  check with a valid file ends this state.
+  open connections still read the old users. These users are *found*, and lookups of others raise
+  `Unavailable` or `Broken`. If the file was damaged in place, the backend closes it, and every
+  lookup raises an error. The next check with a valid file ends this state.
 
-Before a lookup returns, the signature of the file is compared with that of the last check. If it
-differs, the file is checked first. After a copy over the file, SQLite may combine cached pages of
-the old file with pages of the new one, and follow one user's index entry to another user's row.
+Before a lookup returns, the file's signature is compared with its signature at the last check. If
+they differ, the file is checked first. The reason: if the file was overwritten, SQLite may combine
+cached pages of the old content with new pages, and follow an index entry to another user's row.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _LEFT_SIDECAR = (
     "to the new file; remove both"
 )
 _LOST_SIDECAR = (
-    "the -wal or -shm file was removed or replaced, and users may be lost with it; when the file "
-    "is right, touch it or restart the service"
+    "the -wal or -shm file was removed or replaced, and users may be lost with it; when the "
+    "database file has all users, touch it or restart the service"
 )
 
 
@@ -65,21 +65,21 @@ class SqliteBackend(Backend[SqliteOptions]):
 
     @classmethod
     def user_store(cls, options: SqliteOptions) -> SqliteUserStore:
-        """Return all users of the file; a view is read-only."""
+        """Return the store of all users in the table. The store of a view is read-only."""
         return SqliteUserStore(options)
 
     @property
     def problem(self) -> str | None:
-        """The reason why lookups fail, or find only users of a file that is gone."""
+        """The reason why the file is unusable, or ``None``. Old users may still be found."""
         return None if self._error is None else self._error.reason
 
     @property
     def revision(self) -> str | None:
-        """The revision at the last check; changes up to then are reported."""
+        """The revision of the file at the last check. Earlier changes have purged the cache."""
         return None if self._file is None else self._file.state.revision
 
     async def open(self) -> None:
-        """Open and check the file; raises `StartError`."""
+        """Open and check the file. Raises `StartError`."""
         try:
             self._adopt(await OpenFile.open(self.options))
         except LookupFailed as error:
@@ -88,7 +88,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         self._watch_task = asyncio.create_task(self._watch())
 
     async def find(self, query: Query, steps: list[Step] | None = None) -> User | None:
-        """Query the table, again if the file was changed in the meantime."""
+        """Query the table. If the file was replaced in the meantime, query the new file."""
         while True:
             file = self._file
             if file is None:
@@ -99,7 +99,7 @@ class SqliteBackend(Backend[SqliteOptions]):
                 if self._file is file:
                     raise
                 continue  # the file was closed during the query: use its successor
-            # Without its sidecars, a found user is one of the last check; a miss is uncertain.
+            # If -wal or -shm is lost, found users are as of the last check. A miss is uncertain.
             is_current = file.is_unmodified() and (user is not None or not file.has_lost_sidecar())
             if not is_current and (self._error is None or not file.is_intact()):
                 await self.check()
@@ -112,12 +112,12 @@ class SqliteBackend(Backend[SqliteOptions]):
         return user
 
     async def explain(self, query: Query, steps: list[Step]) -> User | None:
-        """Query the table, and show the statement and its result."""
+        """Query the table. The steps are the statement, its parameters and its rows."""
         return await self.find(query, steps)
 
     async def close(self) -> None:
         """Stop the running queries, close every connection and end its thread."""
-        # Prevents later checks: the files that they open would stay open.
+        # This prevents later checks. A file that they open would stay open.
         self._closed = True
         if self._watch_task is not None:
             self._watch_task.cancel()
@@ -127,12 +127,12 @@ class SqliteBackend(Backend[SqliteOptions]):
         await self._drop()
 
     async def check(self) -> None:
-        """Check the file and apply its changes up to now.
+        """Check the file, and apply all changes from before this call.
 
-        Concurrent callers share one check, and a cancelled caller leaves it running. A closed
+        Concurrent callers share one check. The check continues if a caller is cancelled. A closed
         backend checks nothing.
         """
-        # A running check may have read the file's status before the caller's query: start another.
+        # A running check may have read the file's status before this call, so another is needed.
         if self._check_task is not None and not self._check_task.done():
             await asyncio.wait([self._check_task])
         if self._check_task is None or self._check_task.done():
@@ -165,14 +165,14 @@ class SqliteBackend(Backend[SqliteOptions]):
                 _log.error("backend %s: %s", self.name, error.reason)
             self._error = error
             if self._file is not None and not self._file.is_intact():
-                await self._drop()  # it was damaged in place
+                await self._drop()  # the file was damaged in place
         else:
             if self._error is not None:
                 self._error = None
                 _log.info("backend %s: the file is usable again", self.name)
 
     async def _is_current(self, file: OpenFile) -> bool:
-        """Return whether the path still has the open file, with only changes known to SQLite."""
+        """Return whether the open file is still in place, and was changed only through SQLite."""
         was = file.state
         signature = signature_of(self.options.path)
         if not signature.is_same_file(was.signature):
@@ -182,7 +182,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         if file.has_lost_sidecar():
             if signature == was.signature:
                 raise Unavailable(_LOST_SIDECAR)
-            await self._drop()  # before the next open: connections of a process share the -shm file
+            await self._drop()  # new connections would share the old -shm file with the old ones
             return False
         try:
             now = await file.check()
@@ -197,7 +197,7 @@ class SqliteBackend(Backend[SqliteOptions]):
             if now.signature.size <= CHECKED_SIZE:
                 await file.compare_indexes()
         except sqlite3.Error as error:
-            return is_locked(error)  # a writer is busy: decide at the next check
+            return is_locked(error)  # while a writer is busy, leave it to the next check
         file.state = now
         return True
 
@@ -214,5 +214,5 @@ class SqliteBackend(Backend[SqliteOptions]):
             await file.close()
 
     def _failure(self) -> LookupFailed:
-        """Return a new error each time: the guard that catches it modifies it."""
+        """Return a copy of the current error, because the guard modifies each raised error."""
         return Unavailable("the file is not open") if self._error is None else self._error.copy()

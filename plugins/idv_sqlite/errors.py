@@ -1,6 +1,6 @@
-"""SQLite's errors as `LookupFailed`, with reasons without data.
+"""The conversion of SQLite's errors to `LookupFailed`. The reasons contain no data.
 
-Messages of SQLite are dropped: some quote a value of the table.
+Messages of SQLite are dropped, because some quote a value of the table.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _UNAVAILABLE_EXTENDED = {
 
 
 def is_locked(error: sqlite3.Error) -> bool:
-    """Return whether the query may succeed after the end of a write."""
+    """Return whether the database is locked. After the end of a write, a query may succeed."""
     return _primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
@@ -73,8 +73,8 @@ def to_lookup_failed(error: sqlite3.Error) -> LookupFailed:
 def to_write_failed(error: sqlite3.Error) -> LookupFailed:
     """Return the `Unavailable` or `Broken` for an error of SQLite during an import.
 
-    Messages of violated constraints contain only names of columns. Messages of triggers may contain
-    data.
+    The reason includes SQLite's message for a violated constraint, which names only columns. It
+    omits the message of a trigger, which may contain data.
     """
     code = _primary_code(error)
     if code == sqlite3.SQLITE_CONSTRAINT:
@@ -83,11 +83,11 @@ def to_write_failed(error: sqlite3.Error) -> LookupFailed:
     if code == sqlite3.SQLITE_READONLY and error.sqlite_errorcode not in _UNAVAILABLE_EXTENDED:
         return Unavailable("this user may not write the file")
     if code == sqlite3.SQLITE_FULL:
-        return Unavailable("the disk is full, or that of the temporary files (SQLITE_TMPDIR)")
+        return Unavailable("the disk of the file or of temporary files (SQLITE_TMPDIR) is full")
     return to_lookup_failed(error)
 
 
 def _primary_code(error: sqlite3.Error) -> int | None:
-    """Return the low byte of the result code; ``None`` for errors raised by Python's module."""
+    """Return SQLite's primary result code, or ``None`` if Python raised the error itself."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF

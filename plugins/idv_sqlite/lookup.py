@@ -1,11 +1,11 @@
 """The SQL of a lookup: one statement for each kind of query, and its parameters.
 
-SQLite stores values in the type of the INSERT. A column may hold a card number as a number or as
-bytes. Neither equals the queried text, and an existing user would be "not known here". So a lookup
-also queries these forms, and a row in one of them is `Broken`.
+SQLite may store a value in the type of the INSERT. So a column may hold a card number as a number
+or as bytes. Neither equals the queried text, and an existing user would be "not known here". So a
+lookup also queries these forms, and raises `Broken` for a row in one of them.
 
-Each form is a separate SELECT: with ``IN`` or ``OR``, SQLite's planner ignores the index of a table
-that was small at its last ANALYZE.
+Each form is a separate SELECT. With ``IN`` or ``OR``, SQLite's planner would ignore the index of a
+table that was small at its last ANALYZE.
 
 Several lookups of one kind share one statement. This saves most of the time for switches between
 the event loop and SQLite's thread.
@@ -22,26 +22,26 @@ from tornado_idv import ByNickname, Query
 Value = str | bytes | None
 
 _NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-"""Text without leading zeros that a numeric column of SQLite stores as a number."""
+"""Pattern of text without leading zeros that a numeric column of SQLite stores as a number."""
 _OPERANDS = {
-    # A cast converts like an INSERT. Without the plus, its affinity would convert the column.
+    # A cast converts like an INSERT. Without the plus, its affinity would apply to the column.
     "text": "?{0}",
     "blob": "?{1}",
     "native": "+CAST(?{0} AS BLOB)",
     "integer": "+CAST(?{2} AS NUMERIC)",
     "real": "+CAST(?{2} AS REAL)",
 }
-"""The forms of a value, from three parameters: text, bytes in UTF-8, and numeric text."""
+"""The SQL of each form of a value. The parameters are text, bytes in UTF-8, and numeric text."""
 _AT_ONCE = (1, 2, 4, 8, 16, 32)
-"""Sizes of batches; sqlite3 caches prepared statements, so there are few different ones."""
+"""The sizes of batches. There are few, because sqlite3 caches a prepared statement for each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LookupStatement:
     """The statement for one kind of query, with a SELECT for each storage form of the value.
 
-    ``batches`` maps a number of queries to the statement for as many queries. Its parameters are
-    the values of all queries in order. Each row begins with the index of its query.
+    ``batches`` maps each size of a batch to its statement. The parameters of this statement are the
+    values of all queries in order. Each row begins with the index of its query.
     """
 
     sql: str
@@ -60,10 +60,10 @@ class LookupStatement:
         is_view: bool,
         folds: bool,
     ) -> LookupStatement:
-        """Return the lookup by a quoted SQL expression; ``select`` selects it as ``name``.
+        """Return the statement that finds a value in ``column``, a quoted SQL expression.
 
-        With ``is_text``, SQLite stores the column's numbers as text. With ``folds``, the case of
-        ASCII letters is ignored.
+        ``select`` selects users, with the column as ``name``. With ``is_text``, the column stores
+        numbers as text. With ``folds``, the case of ASCII letters is ignored.
         """
         forms = [
             *("text", "blob"),
@@ -71,9 +71,9 @@ class LookupStatement:
             *(("native",) if is_utf16 and not folds else ()),
         ]
         parameters = 2 if is_text else 3
-        # A column of a view has the affinity of a column of one of its tables. SQLite converts the
-        # value to that, and may find a row of another table by mistake. So the row is compared
-        # with the value again, outside of a LIMIT: SQLite moves no condition across it.
+        # A column of a view has the affinity of a column of one of its tables. SQLite applies this
+        # affinity to the value, and may find a row of another table by mistake. So the row is
+        # compared again, outside of a LIMIT, because SQLite moves no condition across a LIMIT.
         limit = " LIMIT -1" if is_view else ""
 
         def arm(form: str, place: int) -> str:
@@ -84,7 +84,7 @@ class LookupStatement:
             if form == "text":
                 exact += f" AND +{name} = {operand} COLLATE {'NOCASE' if folds else 'BINARY'}"
             elif form == "blob" and folds:
-                # Collations ignore bytes; an index has them after all text.
+                # Collations do not apply to bytes. In an index, bytes come after all text.
                 indexed = f"{column} COLLATE NOCASE >= x''"
                 folded = f"CAST({name} AS TEXT) = ?{numbers[0]} COLLATE NOCASE"
                 exact += f" AND ({name} = {operand} OR {folded})"
@@ -98,7 +98,7 @@ class LookupStatement:
         return cls(one(0), parameters, batches)
 
     def values(self, query: Query) -> tuple[Value, ...]:
-        """Return the parameters of one query."""
+        """Return the parameters of the statement for one query."""
         text = query.nickname if isinstance(query, ByNickname) else query.card_number
         number = text if _NUMBER.fullmatch(text) else None
         return (text, text.encode(), number)[: self.parameters]

@@ -1,8 +1,8 @@
-"""One open SQLite file: its connections, and detection of changes.
+"""One open SQLite file: its connections, and the detection of changes.
 
-Only SQLite opens the file. If this process closed another descriptor, POSIX would drop SQLite's
-locks, and a lookup could read a half-written page. So the change counter in the file's header comes
-from SQLite, as ``data_version``, and the rest from the file's status.
+Only SQLite opens the file. If this process opened and closed it, too, POSIX would drop SQLite's
+locks, and a lookup could read a half-written page. So changes are detected without reading the
+file: by SQLite's ``data_version``, and by the file's status.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from idv_sqlite.reader import Reader, connect
 from tornado_idv import Broken, FileSignature, Query, Step, Unavailable, User
 
 CHECKED_SIZE = 64 * 1024**2
-"""Maximum size in bytes for a check of every page and row; larger files: schema and counts."""
+"""Up to this size in bytes, every page and row is checked. Above it, only schema and counts."""
 _LACKS_ROWS = "an index lacks rows of its table; repair it by the statement REINDEX"
 
 
 class State(NamedTuple):
-    """State of a file, compared from one check to the next.
+    """The state of a file at a check. The next check compares it with the new state.
 
-    ``sidecars`` are device and inode of the ``-wal`` and ``-shm`` files. An open connection keeps
-    its own; new connections find them by name. The ``revision`` stays comparable after a restart of
-    the process, and is not newer than ``data_version``.
+    ``sidecars`` has the device and inode of the ``-wal`` and ``-shm`` files. An open connection
+    keeps these files, but new connections find them by name. ``revision`` can be compared after a
+    restart of the process. It is not newer than ``data_version``.
     """
 
     signature: FileSignature
@@ -47,7 +47,7 @@ class State(NamedTuple):
 
 @dataclass(eq=False)
 class OpenFile:
-    """The connections to one file, opened and checked."""
+    """A file that was opened and checked, with all connections to it."""
 
     options: SqliteOptions
     target: Path
@@ -56,11 +56,11 @@ class OpenFile:
     watcher: aiosqlite.Connection
     state: State = field(init=False)
     _unmodified_after: int = field(default=-1, init=False)
-    """The number of completed statements when the file last had the signature of `state`."""
+    """The number of completed statements when the file last had the signature in `state`."""
 
     @classmethod
     async def open(cls, options: SqliteOptions) -> OpenFile:
-        """Open and check the file; raises `Unavailable` or `Broken` and leaves nothing open."""
+        """Open and check the file. Raises `Unavailable` or `Broken`, and then closes the file."""
         path = options.path
         before = signature_of(path)
         if not path.is_file():
@@ -98,7 +98,7 @@ class OpenFile:
     def is_unmodified(self) -> bool:
         """Return whether every ended lookup has read the file as it was when `state` was read.
 
-        The signature is read once after each statement: all of its lookups ended before that.
+        After each statement, the signature is read once for all lookups of the statement.
         """
         completed = sum([reader.completed for reader in self.readers])
         if completed != self._unmodified_after:
@@ -122,9 +122,9 @@ class OpenFile:
         )
 
     async def check(self) -> State:
-        """Return the current state; raises `sqlite3.Error`, or `Unavailable` without a file."""
-        # The lock of the transaction excludes writers: signature and version are consistent.
-        # In WAL mode, a checkpoint may still come between; then the file is opened again.
+        """Return the current state. Raises `sqlite3.Error`, or `Unavailable` without a file."""
+        # The lock of the transaction excludes writers, so signature and version are consistent.
+        # In WAL mode, a checkpoint may still come between. Then the file is opened again.
         await self.watcher.execute_fetchall("BEGIN")
         try:
             revision = revision_of(self.options.path, self.target)
@@ -137,10 +137,10 @@ class OpenFile:
             await self.watcher.execute_fetchall("ROLLBACK")
 
     async def compare_indexes(self, *, every_row: bool = False) -> None:
-        """Raise `Broken` for an index with missing rows; for a view, check all tables.
+        """Raise `Broken` if an index lacks rows of its table. For a view, check all tables.
 
-        Counting misses a row under a wrong value, but takes a hundredth of the time of
-        ``every_row``. ``PRAGMA quick_check`` only counts, and in SQLite 3.40 not even that.
+        Without ``every_row``, rows are only counted, in a hundredth of the time. Counts do not show
+        wrong values in an index. ``PRAGMA quick_check`` only counts. In SQLite 3.40 it does not.
         """
         found = await self.watcher.execute_fetchall(
             "SELECT t.name, i.name FROM sqlite_master AS t, pragma_index_list(t.name) AS i WHERE "
@@ -162,12 +162,12 @@ class OpenFile:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_ERROR:
                     raise
-                continue  # an index on a function of the writer; lookups do not use it
+                continue  # lookups do not use an index on a function of the writer
             if verdict != "ok":
                 raise Broken(_LACKS_ROWS)
 
     async def find(self, query: Query, steps: list[Step] | None = None) -> User | None:
-        """Query the reader with the shortest queue; raises `Unavailable` or `Broken`."""
+        """Look a user up by the least busy reader. Raises `Unavailable` or `Broken`."""
         reader = min(self.readers, key=lambda reader: reader.waiting)
         lookup = self.users.lookups[type(query)]
         values = lookup.values(query)
@@ -184,13 +184,13 @@ class OpenFile:
         return table.to_user(rows[0]) if rows else None
 
     async def close(self) -> None:
-        """Close every connection after its queries, and end its thread."""
+        """Wait for the queries of each connection. Then close it and end its thread."""
         closing = [self.watcher.close(), *(reader.close() for reader in self.readers)]
         await asyncio.gather(*closing)
 
 
 def sidecars_of(path: Path) -> frozenset[tuple[int, int]]:
-    """Return device and inode of the ``-wal`` and ``-shm`` files; ``path`` is not a link."""
+    """Return device and inode of the ``-wal`` and ``-shm`` files. ``path`` must not be a link."""
     found = set()
     for suffix in ("-wal", "-shm"):
         with suppress(OSError):
@@ -202,7 +202,7 @@ def sidecars_of(path: Path) -> frozenset[tuple[int, int]]:
 def revision_of(path: Path, target: Path) -> str:
     """Return an identifier of the content of the file and of its ``-wal`` file.
 
-    SQLite's change counter does not serve: in WAL mode, a write leaves it unchanged in the file.
+    It does not use SQLite's change counter: in WAL mode, writes do not change this counter.
     """
     wal = FileSignature.find(Path(f"{target}-wal"))
     signatures = [signature_of(path), wal if wal and wal.size else None]
@@ -210,7 +210,7 @@ def revision_of(path: Path, target: Path) -> str:
 
 
 def signature_of(path: Path) -> FileSignature:
-    """Return the file's signature; raises `Unavailable` without a file at the path."""
+    """Return the signature of the file. Raises `Unavailable` if the file cannot be reached."""
     try:
         return FileSignature.of(path)
     except OSError as error:

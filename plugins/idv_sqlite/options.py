@@ -12,34 +12,34 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 class Columns(Options):
-    """The columns of the table; every value in them is text."""
+    """The names of the table's columns. All of them must contain text."""
 
     nickname: Name = "nickname"
-    """The nickname, without a leading ``@``."""
+    """The column of nicknames, without a leading ``@``."""
     card_number: Name = "card_number"
-    """The card number, declared as text to keep leading zeros."""
+    """The column of card numbers. It must be text, because a number loses leading zeros."""
     plan: Name = "plan"
-    """The plan."""
+    """The column of plans."""
     profile_url: Name | None = None
-    """The profile URL; by default ``profile_url``, unless the table has no such column."""
+    """The column of profile URLs. The default is ``profile_url``, if the table has this column."""
 
 
 class SqliteOptions(BackendOptions):
-    """The options of the kind ``sqlite``, in addition to those of every backend."""
+    """The options of a backend of the kind ``sqlite``."""
 
     path: ConfigPath
     """The SQLite file. A relative path starts at the folder of the configuration file."""
     table: Name = "users"
     """The table or view with one user per row."""
     columns: Columns = Columns()
-    """The names of the table's columns; the defaults are the names of the fields."""
+    """The names of the table's columns."""
     readers: Annotated[WholeNumber, Field(ge=1, le=16)] = 1
-    """Number of connections for lookups; more than one helps only with slow queries."""
+    """The number of connections for lookups. More than one helps only with slow queries."""
     max_removed: Percentage = "2%"
-    """Maximum percentage of the users that ``tornado-idv users import`` may remove."""
+    """The maximum percentage of users that ``tornado-idv users import`` may remove."""
 
     @property
     def column_names(self) -> dict[str, str]:
-        """The name of the column of each field."""
+        """The names of the columns by field of a `User`."""
         url = self.columns.profile_url or "profile_url"
         return {**self.columns.model_dump(), "profile_url": url}

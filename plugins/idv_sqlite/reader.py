@@ -1,13 +1,13 @@
-"""One read-only connection; a query stops when no caller waits for it.
+"""One read-only connection for lookups. A query stops when no caller waits for it.
 
 aiosqlite runs the queries of a connection in a thread. A cancelled caller (after its deadline, for
-example) stops waiting, but its query continues. `sqlite3_interrupt` would stop the statement that
+example) stops waiting, but its query continues. `sqlite3_interrupt` would stop any statement that
 runs at that moment, perhaps another caller's. So the reader sends one statement at a time, and
-SQLite checks every few thousand steps for a waiting caller. An abandoned query ends within about a
+during it, SQLite regularly checks whether a caller waits. An abandoned query ends within about a
 millisecond, and no other query is affected.
 
-Most of a lookup's time is the way to that thread and back. So one statement serves all waiting
-lookups of one kind when the connection becomes free.
+A lookup spends most of its time on the switch to the thread and back. So when the connection
+becomes free, one statement serves all waiting lookups of one kind.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from idv_sqlite.errors import is_locked
 from idv_sqlite.lookup import LookupStatement, Value
 
 BUSY_TIMEOUT = 0.25
-"""Seconds to wait for a locked database."""
+"""Maximum seconds to wait for a locked database."""
 
 Row = Sequence[Any]
 
 _PAUSE = 0.01
 _STEPS = 10_000
-"""SQLite instructions between two reads of the flag; a lookup by index takes 50."""
+"""SQLite instructions between two checks for a waiting caller. A lookup by index takes 50."""
 
-# At DEBUG it logs the parameters of every query, which are nicknames and card numbers.
+# At DEBUG, aiosqlite logs the parameters of every query, which are nicknames and card numbers.
 logging.getLogger("aiosqlite").setLevel(logging.INFO)
 
 
 async def connect(path: Path) -> aiosqlite.Connection:
-    """Open a file for reading; each statement waits `BUSY_TIMEOUT` for a lock.
+    """Open a file for reading. Each statement waits up to `BUSY_TIMEOUT` for a lock.
 
     Raises `sqlite3.Error`, and then leaves no thread behind.
     """
@@ -60,14 +60,14 @@ def read_only_uri(path: Path) -> str:
 
 
 _Request: TypeAlias = "tuple[Sequence[Value], asyncio.Future[list[Row]]]"
-"""A queued lookup: its parameters, and the future of its rows."""
+"""A queued lookup: its parameters, and the future for its rows."""
 
 
 class Reader:
     """A connection with a queue of lookups.
 
-    SQLite's own wait for a lock would block the thread, and add up for many callers. So `fetch`
-    waits instead.
+    If SQLite waited for a lock, it would block the thread, and the waits of many callers would add
+    up. So `fetch` waits instead, and repeats the lookup.
     """
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
@@ -83,18 +83,18 @@ class Reader:
 
     @classmethod
     async def over(cls, connection: aiosqlite.Connection) -> Reader:
-        """Return a reader on a connection without a busy timeout."""
+        """Return a reader on this connection, whose busy timeout must be 0."""
         reader = cls(connection)
-        # SQLite calls it in the connection's thread during a statement.
+        # SQLite calls the handler in the connection's thread during a statement.
         await connection.set_progress_handler(
             lambda: reader.stopping or not _pending(reader.running), _STEPS
         )
         return reader
 
     async def fetch(self, lookup: LookupStatement, values: Sequence[Value]) -> list[Row]:
-        """Return all rows of a lookup, with a value for each ``?``.
+        """Return all rows of a lookup. ``values`` has a value for each ``?`` of its statement.
 
-        Raises `sqlite3.Error`; for a locked database, after `BUSY_TIMEOUT`.
+        Raises `sqlite3.Error`. A locked database raises it only after `BUSY_TIMEOUT`.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + BUSY_TIMEOUT
@@ -115,13 +115,13 @@ class Reader:
             self.waiting -= 1
 
     async def close(self) -> None:
-        """Close the connection after the queued queries, and end its thread."""
+        """Wait for the queued queries. Then close the connection and end its thread."""
         if self._serve_task is not None:
             await asyncio.wait([self._serve_task])
         await self._connection.close()
 
     async def _serve(self) -> None:
-        """Run the queued lookups, alternating between the kinds, until the queue is empty."""
+        """Run the queued lookups until the queues are empty. The kinds of lookup take turns."""
         while self._queues:
             lookup = next(iter(self._queues))
             pending = _pending(self._queues.pop(lookup))
@@ -134,7 +134,7 @@ class Reader:
         self._serve_task = None
 
     async def _run_batch(self, lookup: LookupStatement, batch: list[_Request]) -> None:
-        """Run one statement; after a failure, repeat each lookup alone: one may be the cause."""
+        """Run one statement. If it fails, run each lookup alone: a single one may be the cause."""
         found: list[list[Row]] = [[] for _ in batch]
         try:
             for place, *row in await self._execute(lookup, batch):

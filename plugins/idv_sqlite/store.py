@@ -1,8 +1,8 @@
-"""All users of a SQLite file, for ``tornado-idv users``: the only code that writes the file.
+"""The user store of a SQLite file, for ``tornado-idv users``. Only this module writes the file.
 
-To replace users, a copy of the file is changed and renamed over it: readers are never locked out.
-A file in WAL mode is changed in one transaction instead. SQLite would apply the old ``-wal`` file
-to a renamed file, and in this mode writers do not lock readers out.
+To replace users, a copy of the file is changed and renamed over it, so readers are never locked
+out. A file in WAL mode is changed in one transaction instead: writers do not lock readers out, and
+SQLite would apply the old ``-wal`` file to a renamed file.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from idv_sqlite.table import FIELDS, Table, quoted, to_user
 from tornado_idv import StartError, StoredRow, Unavailable, User, UserStore, UserTransaction
 
 _BUSY_TIMEOUT = 10.0
-"""Seconds to wait for another writer, or for a reader at the commit."""
+"""Maximum seconds to wait for another writer, or for readers at the commit."""
 _ROWS_AT_ONCE = 1000
 _CACHE = -40 * 1024
-"""Size of the page cache; negative numbers are KiB."""
+"""The size of SQLite's page cache. A negative number means KiB."""
 _MOUNTED = (errno.EBUSY, errno.EXDEV)
 _NOT_DURABLE = (
-    "the users were changed; whether the change survives a crash of the machine could not be "
+    "the users were changed, but whether the change survives a crash of the machine could not be "
     "determined; import them again"
 )
 
 
 def _new_file(target: Path, stack: ExitStack, *, is_new: bool) -> Path:
-    """Return a copy of the database at ``target``, or an empty file.
+    """Return the path of a copy of the database at ``target``, or of an empty file.
 
-    The end of ``stack`` deletes the file unless it was renamed. Until then other writers of the old
-    file are locked out, but no readers. Raises `StartError`.
+    The end of ``stack`` deletes the new file, unless it was renamed. Until then, other writers of
+    ``target`` are locked out, but readers are not. Raises `StartError`.
     """
     path = target.with_name(f".{target.name}.import")
     try:  # reuse the file of an interrupted import
@@ -71,9 +71,9 @@ def _new_file(target: Path, stack: ExitStack, *, is_new: bool) -> Path:
 
 
 def _rename(path: Path, target: Path) -> None:
-    """Rename a new file over the old one.
+    """Rename the new file ``path`` over ``target``.
 
-    Raises `StartError`, and `Unavailable` for an error after the rename.
+    Raises `StartError` if the rename fails, and `Unavailable` for an error after it.
     """
     try:
         _sync(path)
@@ -101,16 +101,16 @@ def _sync(path: Path) -> None:
 
 
 def _copy(target: Path, path: Path, descriptor: int, stack: ExitStack) -> None:
-    """Copy the database with owner and mode; lock other writers out until the end of ``stack``."""
+    """Copy the database with owner and mode. Lock other writers out until the end of ``stack``."""
     lock, source = (stack.enter_context(_connected(target)) for _ in range(2))
-    # A separate connection: SQLite does not copy from one with a write transaction.
+    # SQLite does not copy from a connection with a write transaction, so there are two.
     lock.execute("BEGIN IMMEDIATE")
     status = target.stat()
     try:
         os.fchown(descriptor, status.st_uid, status.st_gid)
     except OSError:
         raise StartError(
-            f"{target}: the new file cannot get the owner of this one; run the import as that user"
+            f"{target}: the new file cannot get the owner of this file; run the import as that user"
         ) from None
     os.fchmod(descriptor, status.st_mode & 0o7777)
     with closing(sqlite3.connect(path)) as copy:
@@ -120,7 +120,7 @@ def _copy(target: Path, path: Path, descriptor: int, stack: ExitStack) -> None:
 
 
 def _is_missing(path: Path) -> bool:
-    """Return whether the path has no file, or an empty one."""
+    """Return whether there is no file at the path, or only an empty file."""
     try:
         return path.stat().st_size == 0  # `exists` hides other errors, from Python 3.14 on
     except FileNotFoundError:
@@ -142,7 +142,7 @@ class SqliteUserStore(UserStore):
             return int(number)
 
     def records(self) -> Iterator[User]:
-        """Yield all users, from one read transaction."""
+        """Yield all users in one read transaction."""
         with self._reading() as (connection, table):
             selected = ", ".join(table.columns.get(field, "NULL") for field in FIELDS)
             collation = "NOCASE" if self.options.folds_nicknames else "BINARY"
@@ -157,7 +157,7 @@ class SqliteUserStore(UserStore):
 
     @contextmanager
     def transaction(self, *, in_place: bool) -> Iterator[SqliteTransaction]:
-        """Change the file in one transaction, or change a copy and rename it over the file."""
+        """Begin a transaction in the file, or in a copy that the commit renames over the file."""
         # The target of a symbolic link is replaced, not the link.
         path = Path(os.path.realpath(self.options.path))
         is_new = _is_missing(path)
@@ -186,7 +186,7 @@ class SqliteUserStore(UserStore):
 
 
 class SqliteTransaction(UserTransaction):
-    """A transaction that changes the file, or a copy at ``target`` that the commit renames."""
+    """A transaction in the file itself, or in a copy at ``target`` that the commit renames."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class SqliteTransaction(UserTransaction):
         self._numbers: Iterator[int] | None = None
 
     def _row_key(self, table: str) -> str:
-        """Return the name of the row number, or of the nickname in a table WITHOUT ROWID."""
+        """Return the column of row numbers, or of nicknames in a table WITHOUT ROWID."""
         rows = self._connection.execute("SELECT name FROM pragma_table_xinfo(?)", [table])
         columns = {name.lower() for (name,) in rows}
         for name in {"rowid", "_rowid_", "oid"} - columns:
@@ -230,7 +230,7 @@ class SqliteTransaction(UserTransaction):
         return self._columns["nickname"]
 
     def stored(self) -> Iterator[StoredRow]:
-        """Yield all rows, from within the transaction."""
+        """Yield all rows as they are in this transaction."""
         plan, card_number, nickname, url = (self._columns.get(each, "NULL") for each in FIELDS)
         # A nickname in bytes is never served. A null plan makes its row differ from the import.
         plan = f"iif(typeof({nickname}) = 'blob', NULL, {plan})"
@@ -248,7 +248,7 @@ class SqliteTransaction(UserTransaction):
         query = "SELECT sql LIKE '%AUTOINCREMENT%' FROM sqlite_master WHERE lower(name) = lower(?)"
         ((counts,),) = self._connection.execute(query, [self._store.options.table])
         if deleted and isinstance(last, int) and last < 2**63 - 1 and not counts:
-            # SQLite would reuse the number of a deleted row: references would get another user.
+            # SQLite would reuse the number of a deleted row. References would lead to another user.
             self._numbers = count(last + 1)
         return deleted
 
@@ -258,7 +258,7 @@ class SqliteTransaction(UserTransaction):
         return self._run(f"UPDATE {self._table} SET {assigned} WHERE {self._key} = ?", rows)  # noqa: S608 - quoted
 
     def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
-        """Add rows; many rows per statement take half the time."""
+        """Add rows, many per statement. This takes half the time of single rows."""
         names = [self._columns[field] for field in fields]
         if self._numbers is not None:
             names.append(self._key)
@@ -271,7 +271,7 @@ class SqliteTransaction(UserTransaction):
         return added
 
     def commit(self) -> None:
-        """Commit, or give the new file the name of the old one."""
+        """Commit. If a copy was changed, validate it and rename it over the file."""
         with _mapped_errors():
             if self._is_new:
                 self._create_indexes()
@@ -281,18 +281,18 @@ class SqliteTransaction(UserTransaction):
                 return
             self._connection.execute("COMMIT")
             self._connection.close()
-            # A file that the service rejects must not replace the one in use.
+            # A file that the service rejects must not replace the file in use.
             check(self._store.options.model_copy(update={"path": self._target}))
             if self._is_new and not _is_missing(self._path):
                 raise StartError(
-                    f"{self._path}: another writer created it during the import; nothing was "
-                    "changed; import again"
+                    f"{self._path}: another writer created this file during the import; nothing "
+                    "was changed; import again"
                 )
             self._store.ignore_signals()
             _rename(self._target, self._path)
 
     def _create_indexes(self) -> None:
-        """Create the unique indexes of a new table, after its rows to save time."""
+        """Create the unique indexes of a new table. This is faster after its rows are inserted."""
         options = self._store.options
         for field, folds in (("nickname", options.folds_nicknames), ("card_number", False)):
             index, key = quoted(f"{options.table}_{field}"), self._columns[field]
@@ -307,7 +307,7 @@ class SqliteTransaction(UserTransaction):
 
 
 def check(options: SqliteOptions) -> Table:
-    """Open and close the file as the service does; raises `Unavailable` or `Broken`."""
+    """Validate the file as the service does at its start. Raises `Unavailable` or `Broken`."""
 
     async def open_and_close() -> Table:
         file = await OpenFile.open(options)

@@ -1,7 +1,7 @@
 """The table or view with the users: validation, and the SQL of its lookups.
 
-Columns are always qualified with the table (``u."name"``). Without a column of this name, SQLite
-reads a bare ``"name"`` as a string, and every user would be "not found".
+Columns are always qualified with the table (``u."name"``). If there is no such column, SQLite reads
+an unqualified ``"name"`` as a string, and every user would be "not found".
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FIELDS = ("plan", "card_number", "nickname", "profile_url")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A validated table; ``warnings`` are sentences for the log, about speed and uniqueness.
+    """A validated table. ``warnings`` are messages for the log, about speed and uniqueness.
 
-    ``columns`` are the quoted names of the columns by field; ``profile_url`` may be missing.
+    ``columns`` maps fields to the quoted names of columns. ``profile_url`` may be missing.
     """
 
     lookups: dict[type[Query], LookupStatement]
@@ -36,10 +36,10 @@ class Table:
 
 
 async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> Table:
-    """Find the table and its columns.
+    """Validate the table of users, and return its description.
 
-    A missing table or column raises `Unavailable` with the existing names. A column that cannot
-    store text, and nicknames with ``@``, raise `Broken`. Also raises `sqlite3.Error`.
+    Raises `Unavailable` with the existing names for a missing table or column, `Broken` for a
+    column that cannot store text or nicknames with a leading ``@``, and `sqlite3.Error`.
     """
     table = options.table
     rows = await connection.execute_fetchall(
@@ -86,7 +86,7 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
 
 
 def to_user(row: Sequence[Any]) -> User:
-    """Return the user in a row; raises `Broken` for an invalid row."""
+    """Return the user in a row. Raises `Broken` for an invalid row."""
     for name, value in zip(("plan", "card number", "nickname", "profile URL"), row, strict=True):
         if not (isinstance(value, str) and value) and (name, value) != ("profile URL", None):
             raise Broken(f"the {name} of a row is not text, or empty")
@@ -94,12 +94,12 @@ def to_user(row: Sequence[Any]) -> User:
 
 
 def quoted(name: str) -> str:
-    """Quote a name as an SQL identifier."""
+    """Return a name quoted as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions) -> dict[str, str]:
-    """Return the declared types by folded column name; raises for a missing or numeric column."""
+    """Return the declared types by folded column name. Raises `Unavailable` or `Broken`."""
     rows = await connection.execute_fetchall(
         "SELECT name, type FROM pragma_table_xinfo(?)", [options.table]
     )
@@ -124,7 +124,7 @@ async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions
 
 
 def _affinity(declared: str) -> Literal["text", "numeric", "none"]:
-    """Return the affinity of a declared type, by SQLite's rules in their order.
+    """Return the affinity of a declared type. SQLite has the same rules in the same order.
 
     Text affinity turns numbers into text. Numeric affinity turns numeric text into numbers.
     """
@@ -171,7 +171,7 @@ async def _unique_index_warnings(
 
 async def _reject_at_signs(connection: aiosqlite.Connection, options: SqliteOptions) -> None:
     table, column = quoted(options.table), quoted(options.columns.nickname)
-    # The range can use an index. With NOCASE it has more characters than @, so substr follows.
+    # The range can use an index. With NOCASE, it has more characters than @, so substr follows.
     rows = await connection.execute_fetchall(
         f"SELECT 1 FROM {table} AS u WHERE u.{column} >= '@' AND u.{column} < 'A' "  # noqa: S608 - quoted
         f"AND substr(u.{column}, 1, 1) = '@' LIMIT 1"
@@ -185,12 +185,12 @@ async def _reject_at_signs(connection: aiosqlite.Connection, options: SqliteOpti
 
 
 def _folded(name: str) -> str:
-    """Fold a name as SQLite does when it compares names: ASCII letters only."""
+    """Return a name with its ASCII letters in lower case, as SQLite compares names."""
     return re.sub("[A-Z]+", lambda match: match[0].lower(), name)
 
 
 def _listed(wanted: str, names: Sequence[str]) -> str:
-    """Return a missing name, the most similar one and all existing ones, as a phrase."""
+    """Return a phrase with a missing name, the most similar name and all existing names."""
     near = get_close_matches(wanted, names, n=1)
     hint = f" (did you mean {quoted(near[0])}?)" if near else ""
     return f"{quoted(wanted)}{hint}; there are: {', '.join(map(quoted, names)) or 'none'}"
