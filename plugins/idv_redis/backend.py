@@ -1,8 +1,8 @@
 """Lookups in a Redis server.
 
-A missing key means "not known here" under two conditions: the key ``ready`` belongs to this run of
-the server, and the server has evicted no key. Otherwise the user may be lost: a server has no
-users after a restart without its data, or during a load. In a cluster, each slot has such a key.
+A user without a key is "not known here" under two conditions: the key ``ready`` belongs to this run
+of the server, and no key was evicted. Otherwise the user may be lost, because a server has no users
+after a restart without its data, or during a load. In a cluster, each slot has a ``ready`` key.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tornado_idv import (
 
 _log = logging.getLogger(__name__)
 _START_TIMEOUT = 5.0
-"""Seconds to wait for the server when the backend opens."""
+"""Maximum seconds to wait for the server when the backend opens."""
 _REQUIRED = ("nickname", "card_number", "plan")
 
 
 class RedisBackend(Backend[RedisOptions]):
-    """A backend whose users are Redis hashes. For each card number, a key names the user."""
+    """A backend with users as Redis hashes. The key of a card number contains the nickname."""
 
     options_type = RedisOptions
     can_lose_users = True
@@ -52,22 +52,22 @@ class RedisBackend(Backend[RedisOptions]):
         self._ready_keys = cluster.ReadyKeys()
         self._is_checked = False
         self._open_problem: str | None = None
-        """The problem found at the start, or ``None`` after a successful lookup."""
+        """The problem found when the backend opened. A successful lookup resets it to ``None``."""
 
     @property
     def problem(self) -> str | None:
-        """The problem found at the start. It ends with the first successful lookup."""
+        """The problem found when the backend opened, or ``None`` after a successful lookup."""
         return self._open_problem
 
     @property
     def servers(self) -> Collection[tuple[str, str]]:
-        """The primary, if the Sentinels have named one."""
+        """The address and the role of the primary that the Sentinels have named."""
         return [(self._client.primary, "primary")] if self._client.primary else []
 
     async def open(self) -> None:
-        """Connect. Raises `StartError` for permanent errors.
+        """Connect and check the server. Raises `StartError` for permanent errors.
 
-        If the server cannot be reached, this is logged, and the next lookup connects again.
+        If the server cannot be reached, an error is logged, and the next lookup connects again.
         """
         try:
             async with asyncio.timeout(_START_TIMEOUT):
@@ -85,7 +85,7 @@ class RedisBackend(Backend[RedisOptions]):
             _log.error("backend %s: %s", self.name, self._open_problem)
 
     async def find(self, query: Query, steps: list[Step] | None = None) -> User | None:
-        """Look the user up. Return ``None`` only if all users are loaded, except for this user."""
+        """Look the user up. Return ``None`` only if the server has certainly lost no users."""
         user = await self._find(query, steps)
         if user is None:
             user = await self._confirm(query, steps)
@@ -97,7 +97,7 @@ class RedisBackend(Backend[RedisOptions]):
         return await self.find(query, steps)
 
     async def _confirm(self, query: Query, steps: list[Step] | None) -> User | None:
-        """Confirm that a user is unknown, and return ``None``. Return a user who was just added.
+        """Check that a user who was not found is unknown. Return a user who was added meanwhile.
 
         Raises `Unavailable` or `Broken` if the server may have lost the user.
         """
@@ -120,9 +120,9 @@ class RedisBackend(Backend[RedisOptions]):
         await self._client.close()
 
     async def _check(self) -> str | None:
-        """Return the reason why users may be missing, or ``None``.
+        """Check the server. Return the reason why users may be missing, or ``None``.
 
-        Raises `Broken` if the server may evict users, but keep the key ``ready``.
+        Raises `Broken` if the server is configured to evict keys: ``ready`` may outlast the users.
         """
         if self._cluster is not None:
             return await self._cluster.check()
@@ -148,7 +148,7 @@ class RedisBackend(Backend[RedisOptions]):
         return self._problem(value, server)
 
     async def _ask(self, key: str) -> tuple[bool, str | None]:
-        """Return whether a single server has a key, and the reason why the key may be lost."""
+        """Return whether a key exists, and the reason why users may be lost, or ``None``."""
         read = "HGETALL" if key.startswith(f"{self.options.prefix}user:") else "GET"
         get_ready = "GET", self._ready_key
         infos = [("INFO", each) for each in ("stats", "server", "replication")]

@@ -27,14 +27,14 @@ _log = logging.getLogger(__name__)
 _INTERVAL = 1.0
 """Seconds between two queries to the Sentinels."""
 _PATIENCE = 0.5
-"""Seconds to wait for the response of a Sentinel."""
+"""Maximum seconds to wait for the response of a Sentinel."""
 _RESPONDING = "Redis: %d of %d Sentinels name a primary of %s; the current primary is %s"
 _FIELD = re.compile(r"(\w+):(.*)\r\n")
 _HOST = re.compile(r"//([^/?#]*@)?[^/?#]*")
 
 
 class Client:
-    """Runs commands, up to ``pool_size`` at a time. Further commands wait.
+    """A client that runs up to ``pool_size`` commands at a time. Further commands wait.
 
     The first command connects. ``timeout`` is the maximum time for each attempt to connect and for
     each response, in seconds.
@@ -84,15 +84,15 @@ class Client:
             return reply
 
     def _check_primary(self, primary: str) -> None:
-        """Raise `Unavailable` if another server has become the primary."""
+        """Raise `Unavailable` if another server than ``primary`` has become the primary."""
         if self.primary != primary:
             raise Unavailable("another server has become the primary", counts_against_breaker=False)
 
     async def messages(self, channel: str, *, interval: float) -> AsyncGenerator[bytes | None]:
-        """Yield the messages of a channel, and ``None`` after ``interval`` seconds without any.
+        """Yield the messages of a channel, and ``None`` after ``interval`` seconds without one.
 
-        The first item is also ``None``. No message after it is missed. Raises `LookupFailed` when
-        the connection is lost.
+        The first item is ``None``, after the subscription. No later message is missed. Raises
+        `LookupFailed` when the connection is lost.
         """
         try:
             redis: Any = await self._connected()
@@ -118,7 +118,7 @@ class Client:
         await asyncio.gather(*(each.aclose() for each in clients))
 
     async def _connected(self) -> Redis | RedisCluster:
-        """Return the client for the current URL. A URL from a file may have changed."""
+        """Return the client for the current URL. If the URL is from a file, it may have changed."""
         url = self._server.url.get_secret_value()
         if url != self._url:
             check_url(self._server.url)
@@ -146,10 +146,10 @@ class Client:
         return redis
 
     async def _follow(self) -> None:
-        """Query the Sentinels for the primary every second, and close connections to the old one.
+        """Query the Sentinels for the primary every second. Close connections to an old primary.
 
-        The response with the highest epoch counts: it knows the last failover. A Sentinel in
-        another part of a divided network may still name the old primary.
+        The response with the highest epoch counts, because it follows the last failover. A Sentinel
+        in another part of a divided network may still name the old primary.
         """
         service, do_respond = self._server.service, True
         while True:
@@ -182,7 +182,7 @@ def parse_info(response: Any, **_: Any) -> dict[str, str]:
 
 
 async def _ask(sentinel: Any, service: str | None) -> tuple[int, str]:
-    """Return the epoch, and the host and port of the primary, from a Sentinel."""
+    """Query a Sentinel. Return the epoch, and the host and port of the primary."""
     async with asyncio.timeout(_PATIENCE):
         state = await sentinel.sentinel_master(service)
     host = f"[{state['ip']}]" if ":" in state["ip"] else state["ip"]
@@ -190,7 +190,7 @@ async def _ask(sentinel: Any, service: str | None) -> tuple[int, str]:
 
 
 async def _connect_to_primary(connection: Any) -> None:
-    """Prepare a connection, but reject a replica. ``HELLO``, open to every user, gives the role."""
+    """Prepare a connection, but reject a replica. Every user may get the role by ``HELLO``."""
     await connection.on_connect()
     await connection.send_command("HELLO")
     if b"master" not in await connection.read_response():

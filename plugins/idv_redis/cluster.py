@@ -1,8 +1,8 @@
 """The client of a Redis Cluster, and the marker keys that detect lost users.
 
 A single node can lose its data, by a restart without persistence, or as a replica of an empty
-primary. ``redis-cli --cluster fix`` can assign a slot to a node without its data. So each slot has
-a marker key. Redis loses, copies and moves this key together with the users of the slot.
+primary. ``redis-cli --cluster fix`` can assign a slot to a node without the slot's data. So each
+slot has a marker key. Redis loses, copies and moves this key together with the slot's users.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from tornado_idv import Broken, LookupFailed
 
 _OF_NODE = (NotConnected, NoReply, ClusterDownError, OSError)
 _PAUSE = 1.0
-"""Seconds without commands to a node after its failure.
+"""Seconds for which a failed node gets no further commands.
 
-After each failure, redis-py reads the layout and the commands of the cluster: 0.1 s of CPU time.
+After a failure, redis-py reads the layout and commands of the cluster again: 0.1 s of CPU time.
 """
 _READ = """
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local marker = redis.call('GET', KEYS[2]) or ''
 return {redis.call('EXISTS', KEYS[1]), marker, redis.call('INFO', ARGV[1]), run_id}
 """
-"""Script that reads a user's key and the marker on one node. Two commands could reach two nodes.
+"""Script that reads a user's key and the marker of its slot on one node.
 
-While a slot moves, Redis rejects the script unless both keys are on the same node.
+Two commands could reach two nodes. Redis rejects the script if the keys are on different nodes.
 """
 _NO_ID = "0" * 40
 _RUN_ID = re.compile(rb"[0-9a-f]{40}")
 
 
 class ClusterClient(Client):
-    """Runs each command on the node with the slot of its key."""
+    """A client of a cluster. It runs each command on the node with the slot of the key."""
 
     def __init__(self, options: RedisOptions) -> None:
         # After a timeout of one node, there is time left for another node.
@@ -72,7 +72,7 @@ class ClusterClient(Client):
                 raise failure from None
 
     async def first_slots(self) -> Sequence[int]:
-        """Return the first slot of each range of slots. Raises `LookupFailed`."""
+        """Return the first slot of each range of slots on one node. Raises `LookupFailed`."""
         try:
             cluster: Any = await self._connected()
             return [first for first, _ in await cluster.execute_command("CLUSTER SLOTS")]
@@ -80,7 +80,7 @@ class ClusterClient(Client):
             raise to_lookup_failed(error, in_cluster=True) from None
 
     def node_of(self, key: str) -> str:
-        """Return the host and port of the node for a key, or "of this slot" for an unknown node."""
+        """Return the host and port of the node of a key, or "of this slot" for an unknown node."""
         try:
             if isinstance(self._redis, RedisCluster):
                 return str(self._redis.get_node_from_key(key).name)  # type: ignore[union-attr]
@@ -89,7 +89,7 @@ class ClusterClient(Client):
         return "of this slot"
 
     def _check_node(self, node: str) -> None:
-        """Raise the last failure of a node again during the pause after it."""
+        """During the pause after a failure of this node, raise the failure again."""
         failed = self._failed.get(node)
         if failed is not None and asyncio.get_running_loop().time() < failed[0]:
             raise failed[1].copy()
@@ -108,13 +108,13 @@ class ClusterClient(Client):
 
 
 class ReadyKeys:
-    """Decides whether ``ready`` keys are valid, from the *terms* that this process has seen.
+    """Decides whether ``ready`` keys are valid, by the *terms* that this process has seen.
 
-    A term is a time of one run of a server as primary. A snapshot or a replica may have the key,
-    but lack the last writes. So there are three rules. A key with the ``run_id`` of this run is
-    valid in the first term of the run. A key with the ``run_id`` of another run is invalid. A key
-    with any other text is valid until this process notices a restart or a failover. After that, it
-    is valid only if this process has found the key missing meanwhile, so it was set again.
+    A term is a period of one run of a server as the primary. A snapshot or a replica may have the
+    key, but lack the last writes. So there are three rules. A key with the ``run_id`` of this run
+    is valid in the first term of the run. A key with the ``run_id`` of another run is invalid. A
+    key with any other text is valid until this process notices a restart or a failover. After that,
+    it must be set again: this process must have found the key missing in the new term.
     """
 
     def __init__(self) -> None:
@@ -137,13 +137,13 @@ class ReadyKeys:
     ) -> str | None:
         """Return the reason why a server may lack users, or ``None``.
 
-        ``value`` is the value of the ready key ``key``. The number of evicted keys counts, not the
-        ``maxmemory-policy``, which may have changed, and may differ on replicas.
+        ``value`` is the value of the ready key ``key``. Evictions are detected by the number of
+        evicted keys, because the ``maxmemory-policy`` may have changed, or differ on replicas.
         """
         run_id, number = term = self._term(info)
         is_known = term in (self._first.setdefault(node, term), self._missing.get(key))
         is_of_run = value == run_id.encode()
-        name = re.sub(r":\{.{4}\}$", ":{…}", key)  # a tag would be a hash of the user
+        name = re.sub(r":\{.{4}\}$", ":{…}", key)  # the tag would show a hash of the user
         until = "unknown users get 503 until"
         events = "restart, failover or slot move" if node else "restart or failover"
         if info.get("evicted_keys") != "0":
@@ -165,7 +165,7 @@ class ReadyKeys:
 
 
 class Cluster:
-    """Checks the marker keys of slots, and whether nodes evict keys."""
+    """A cluster with a marker key in each slot. It detects nodes that may have lost users."""
 
     def __init__(self, options: RedisOptions) -> None:
         self.client = ClusterClient(options)
@@ -174,9 +174,9 @@ class Cluster:
         _tags()  # takes 20 ms, which must not delay the first lookup
 
     async def check(self) -> str | None:
-        """Return the reason why users may be missing, or ``None``.
+        """Check one slot of each range. Return the reason why users may be missing, or ``None``.
 
-        One slot of each range is checked. Raises `Broken` for a node that may evict users.
+        Raises `Broken` for a node that may evict users.
         """
         first_problem = None
         for first in await self.client.first_slots():
@@ -192,12 +192,12 @@ class Cluster:
         return first_problem
 
     async def ask(self, key: str) -> tuple[bool, str | None]:
-        """Return whether a key exists, and the reason why the key may be lost."""
+        """Return whether a key exists, and the reason why users may be lost, or ``None``."""
         found, _, problem = await self._read(key, self._marker(key_slot(key.encode())), "stats")
         return found, problem
 
     async def _read(self, key: str, marker: str, section: str) -> tuple[bool, bytes, str | None]:
-        """Return whether the key exists, a section of INFO, and the problem of the node."""
+        """Return whether the key exists, a section of INFO, and the problem found, or ``None``."""
         found, ready, info, run_id = await self.client.execute(
             "EVAL", _READ, 2, key, marker, section
         )

@@ -1,6 +1,6 @@
 """The conversion of errors of Redis, redis-py and the network to `LookupFailed`.
 
-The reasons contain no data. Messages of the server are dropped: some quote a command.
+The reasons contain no data. Messages of the server are dropped, because some quote a command.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _OF_SERVER: dict[str, tuple[type[LookupFailed], str]] = {
 def to_lookup_failed(error: Exception, *, in_cluster: bool = False) -> LookupFailed:
     """Return the `Unavailable` or `Broken` for an error of a command.
 
-    A lost or refused connection does not count for the circuit breaker: another attempt is cheap,
-    and an open circuit would prolong the outage. A timeout counts.
+    A timeout counts for the circuit breaker. A lost or refused connection does not count, because
+    another attempt is cheap, and an open circuit would prolong the outage.
     """
     if isinstance(error, LookupFailed):
         return error

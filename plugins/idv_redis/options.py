@@ -21,22 +21,22 @@ from tornado_idv import (
 NOT_INSTALLED = (
     f"redis is not installed; install it with: {sys.executable} -m pip install 'redis>=6,<9'"
 )
-"""The advice names the library, because this project is not on PyPI as a package with extras."""
+"""Error if redis-py is missing. It names the library: this project has no extras on PyPI."""
 IN_CLUSTER = (
     "the server is a node of a Redis Cluster; use a single server or Sentinels, or set "
     "cluster: true (only in a backend)"
 )
-"""Error for a node without ``cluster: true``. One key ``ready`` does not cover all nodes."""
+"""Error for a cluster without ``cluster: true``. One key ``ready`` does not cover all nodes."""
 _MIN_SECRET = 32
 _URL = re.compile(
     r"(?:rediss?://(?:[^@/?#\[\]]*@)?(?:\[[^\[\]@/?#]+\]|[^@/?#:\[\]]+)(?::[0-9]+)?(?:/[0-9]*/?)?"
     r"|unix://(?:[^@/?#]*@)?/[^@?#]+)(?:\?[^@#]*)?"
 )
-"""Pattern of valid URLs. Unencoded characters in a password could give `urlsplit` a wrong host."""
+"""Pattern of valid URLs. If a password were not encoded, `urlsplit` could return a wrong host."""
 
 
 def check_url(secret: SecretStr) -> SecretStr:
-    """Return a valid URL unchanged. Raises `ValueError`, with no part of the URL in its message."""
+    """Return a valid URL unchanged. Raises `ValueError` for others, with no part of the URL."""
     text = secret.get_secret_value()
     try:
         valid = _URL.fullmatch(text) is not None and urlsplit(text).port != 0
@@ -67,8 +67,8 @@ class RedisServer(Options):
     url: RedisUrl
     """The URL: ``redis://user:password@host:6379/0``, ``rediss://…`` for TLS, ``unix:///path``."""
     sentinels: tuple[RedisUrl, ...] = ()
-    """The URLs of the Sentinels, which name the primary. With them, ``url`` gives only user,
-    password, database and TLS."""
+    """The URLs of the Sentinels. If set, the Sentinels name the host of the primary, and ``url``
+    gives only user, password, database and TLS."""
     service: Annotated[str, Field(min_length=1)] | None = None
     """The name of the primary, as configured in the Sentinels."""
     pool_size: Annotated[WholeNumber, Field(ge=1, le=1000)] = 16

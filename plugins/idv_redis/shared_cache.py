@@ -3,15 +3,15 @@
 Purges have consecutive numbers, the *generations*. An entry contains the generation at the start of
 its lookup. A purge increments the generation, and writes it as a *mark* for each purged backend or
 user, or for everything. A read returns an entry together with the marks that concern it. The entry
-is valid if no mark is later. So even a process that missed a purge uses no purged entry. Purge
-messages only clear the caches in the memory of the processes.
+is valid if no mark has a later generation. So even a process that missed a purge uses no purged
+entry. Purge messages only clear the caches in the memory of the processes.
 
 The marks belong to one run of the server. After a restart, a failover or an eviction, some of them
 may be lost, so all entries are misses.
 
-Entries and messages are authenticated by the configured secret. An entry of another client is a
+Entries and messages are authenticated by the configured secret. An entry that fails this check is a
 miss. The marks are not authenticated: a client that changes them can bring back purged entries
-until they expire.
+until these entries expire.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class Sealer:
         return self._mac(b"name", text.encode()).hex()
 
     def seal(self, key: str, record: Any) -> bytes:
-        """Return the record as bytes, authenticated for this key."""
+        """Return the record as bytes, with a MAC of the key and the record."""
         payload = json.dumps(record, separators=(",", ":")).encode()
         return self._mac(b"record", self._bound(key, payload)) + payload
 
     def open(self, key: str, sealed: bytes) -> Any:
-        """Return the record, or ``None`` unless it was sealed for this key with this secret."""
+        """Return the record, or ``None`` for a record of another key, secret or version."""
         tag, payload = sealed[:_TAG_SIZE], sealed[_TAG_SIZE:]
         if not hmac.compare_digest(tag, self._mac(b"record", self._bound(key, payload))):
             return None
@@ -90,7 +90,7 @@ if not epoch or string.sub(epoch, 1, #run) ~= run or redis.call('HLEN', KEYS[1])
   redis.call('HSET', KEYS[1], 'epoch', epoch, 'generation', 0)
 end
 """
-"""Start of each script. It begins an *epoch* if the marks are missing, too many, or of another run.
+"""The start of each script. It begins an *epoch* if marks are missing, too many, or of another run.
 
 Entries of an earlier epoch are invalid. Generations are compared only within an epoch. All marks
 and the generation are in one hash, so an eviction removes all of them or none.
@@ -115,7 +115,7 @@ end
 
 
 class RedisSharedCache(SharedCache[RedisCacheOptions]):
-    """A shared cache with entries by keyed hash of their query, marks, and a channel for purges."""
+    """A shared cache in Redis: entries by keyed hash of the query, marks, a channel for purges."""
 
     options_type = RedisCacheOptions
     interval: ClassVar[float] = 1.0
@@ -139,11 +139,11 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self._listener: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Listen for purges as soon as the server can be reached."""
+        """Start to listen for purges. The listener connects when the server can be reached."""
         self._listener = asyncio.create_task(self._listen())
 
     async def get(self, scope: str, query: Query) -> SharedResult:
-        """Return the entry for a query, unless a later purge has marked it."""
+        """Return the entry for a query, unless it was purged after the start of its lookup."""
         key = self._key(scope, query)
         sealed, epoch, generation, *marks = await self._execute(_READ, self._marks, key)
         began = f"{epoch.decode('latin-1')} {int(generation)}"
@@ -235,7 +235,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
                 last_reason = reason
 
     async def _compare(self) -> None:
-        """Purge the cache of this process after missed messages or a new epoch."""
+        """Read the generation. If a purge was missed, purge the cache of this process."""
         epoch, generation = await self._execute(_COMPARE, self._marks)
         present = epoch, int(generation)
         if present != self._known:
@@ -247,7 +247,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self._primary = primary
 
     async def _receive(self, message: bytes) -> None:
-        """Apply the purge in a message. After missed messages, purge everything."""
+        """Apply the purge in a message. If earlier messages were missed, purge everything."""
         *state, sealed = message.split(b" ", 2)
         record = self._sealer.open(self._channel, sealed)
         if record is None:
@@ -256,11 +256,11 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         epoch, generation = state
         known, self._known = self._known, (epoch, int(generation))
         follows = known is not None and self._known == (known[0], known[1] + 1)
-        # A purge of this process is applied again: lookups may have started since.
+        # A purge by this process is applied again, because lookups may have started since.
         self.purged(_to_purge(record) if follows else Purge())
 
     async def _purge_unread(self) -> None:
-        """Purge this process and all entries with this secret after an unreadable message."""
+        """After an unreadable message, purge this process and all entries with this secret."""
         if not self._has_warned:
             _log.warning(
                 "shared cache: a purge message cannot be read: its sender has another secret or "
