@@ -12,7 +12,7 @@ from tornado_idv import CommandTools, Kinds, hookimpl
 
 @hookimpl
 def idv_kinds() -> Kinds:
-    """Provide the kind ``postgres``, and key stores at connection URIs."""
+    """Provide the kind ``postgres``, and key stores at connection URIs of PostgreSQL."""
     key_store = "idv_postgres.key_store:PostgresKeyStore"
     return Kinds(
         backends={"postgres": "idv_postgres.backend:PostgresBackend"},
@@ -32,7 +32,7 @@ def idv_commands(tools: CommandTools) -> Sequence[click.Command]:
 
     @postgres.command(epilog=f"\b\nExamples:\n  {command} | psql\n  {command} --apply")
     @tools.config_option
-    @click.option("--name", help="The backend; required if several have the kind postgres.")
+    @click.option("--name", help="The backend. Required if several have the kind postgres.")
     @click.option("--apply", is_flag=True, help="Run the SQL in the database of the backend.")
     def init(config_path: Path, name: str | None, *, apply: bool) -> None:
         """Print the SQL of the table, its unique indexes and its notifications.

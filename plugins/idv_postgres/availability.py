@@ -45,7 +45,7 @@ class Availability:
         self.state = State.CLOSED
         self.error: LookupFailed | None = Unavailable("the backend is not open")
         self.is_disturbed = asyncio.Event()
-        """Set in every state except ``CONNECTED``."""
+        """An event that is set in every state except ``CONNECTED``."""
 
     def change(self, state: State, error: LookupFailed | None = None) -> None:
         """Enter a state. An impossible change, such as ``DOWN`` to ``SUSPECT``, has no effect."""

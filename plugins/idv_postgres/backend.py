@@ -4,8 +4,8 @@ While the backend is down, lookups fail immediately, and the backend tries to co
 These failures do not count for the circuit breaker, because an open circuit would prolong the
 outage. After a failed lookup, a probe on another connection shows whether the server is down.
 
-Three tasks run in the background. One connects, probes the server and checks the table. The second
-observes the servers in use. The third moves lookups to a server of the preferred role.
+Three tasks run in the background. The first connects, probes the server and checks the table. The
+second observes the servers in use. The third moves lookups to a server of the preferred role.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PostgresBackend(Backend[PostgresOptions]):
     def __init__(self, options: PostgresOptions) -> None:
         super().__init__(options)
         try:
-            # They import asyncpg.
+            # These modules import asyncpg.
             from idv_postgres import database, errors, listener, lookups  # noqa: PLC0415
         except ModuleNotFoundError:
             raise StartError(f"backend {self.name}: {NOT_INSTALLED}") from None
@@ -72,7 +72,7 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @classmethod
     def user_store(cls, options: PostgresOptions) -> PostgresUserStore:
-        """Return the store of all users in ``table``. Raises `StartError` if queries replace it."""
+        """Return the user store of ``table``. Raises `StartError` if queries replace ``table``."""
         if options.queries:
             raise StartError(
                 f"backend {options.name}: by_nickname and by_card find single users; only the "
@@ -86,7 +86,7 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @property
     def serves(self) -> frozenset[type[Query]]:
-        """Both kinds of query, or the kinds for which the operator has configured an SQL query."""
+        """The kinds of query with an SQL query in the options. Without SQL queries, both kinds."""
         return frozenset(self.options.queries) or super().serves
 
     @property
@@ -97,7 +97,7 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @property
     def revision(self) -> str | None:
-        """The id of the listener's session, since changes between two sessions may be missed."""
+        """The id of the listener's session. Between two sessions, changes may be missed."""
         return None if self._listener is None else self._listener.session
 
     @property
@@ -105,7 +105,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         return self._database.servers
 
     async def open(self) -> None:
-        """Connect and validate the table. Raises `StartError` if the table must not be served."""
+        """Connect and validate the table. Raises `StartError` for permanent errors."""
         try:
             await self._connect()
             with suppress(Exception):  # lookups will report the error
@@ -131,7 +131,7 @@ class PostgresBackend(Backend[PostgresOptions]):
     async def find(
         self, query: Query, steps: list[Step] | None = None
     ) -> User | BackendResult | None:
-        """Query the database. If the table has been replaced, validate it and query again."""
+        """Query the database. If the table was replaced, validate the new one and query again."""
         if self._availability.error is not None:
             raise self._availability.error.copy()
         inspected, lookup = self._inspected, self._lookups[type(query)]
@@ -142,7 +142,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         try:
             result = await lookup(value)
             self._require_inspected(result, inspected)
-            # If the table has such a row, the user exists, and "not found" would be wrong.
+            # If a row has the nickname with an @, the user exists: "not found" would be wrong.
             if not result.rows and may_have_at_sign and (await lookup(f"@{value}")).rows:
                 raise Broken("the nickname of a row is stored with a leading @")
         except asyncio.CancelledError:
@@ -214,7 +214,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             raise error.copy() from None
 
     async def _check(self, *, in_order: bool = False) -> None:
-        """Validate the table again. If it must not be served any more, the backend is down."""
+        """Validate the table again. If it has become invalid, mark the backend as down."""
         try:
             async with asyncio.timeout(_START_TIMEOUT):
                 lookups = await self._database.inspect(in_order=in_order)
@@ -270,7 +270,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             self.notify_available()
 
     async def _observe(self) -> None:
-        """Update the state of the standby in use, and log each change of servers, at intervals."""
+        """At intervals, update the state of the standby in use, and log a change of servers."""
         before: Sequence[tuple[str, str]] = ()
         while True:
             try:
@@ -287,7 +287,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             await asyncio.sleep(self.options.max_lag / 4)
 
     async def _move(self) -> None:
-        """Move lookups to a better server. This is a task because it waits for hosts that hang."""
+        """At intervals, move lookups to a better server. Hosts that hang delay only this task."""
         while True:
             await asyncio.sleep(self.retry_interval)
             with suppress(Exception):  # the next attempt may succeed

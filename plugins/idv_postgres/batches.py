@@ -14,24 +14,24 @@ from idv_postgres.lookups import Result
 from tornado_idv import LookupFailed
 
 Fetch: TypeAlias = Callable[[str, str | list[str]], Awaitable[Result]]
-"""Runs a statement with its parameter. Raises `LookupFailed`, and `BatchFailed`."""
+"""A function that runs a statement with one parameter. Raises `LookupFailed` or `BatchFailed`."""
 
 _MAX_SIZE = 32
-"""Maximum number of lookups in a batch. All wait for a slow row, or fail with the connection."""
+"""Maximum number of lookups in a batch. A slow row or a lost connection affects all of them."""
 _Waiter: TypeAlias = "tuple[str, asyncio.Future[Result | LookupFailed | None]]"
-"""A value, and the outcome of its lookup. ``None`` means that a single query is needed."""
+"""A value, and the future outcome of its lookup. ``None`` means that a single query is needed."""
 
 
 class BatchFailed(Exception):
-    """A query for several values failed or timed out, possibly because of a single value."""
+    """Raised if a query for several values fails or times out. A single value may be the cause."""
 
 
 class Batches:
-    """Runs the lookups of one kind in at most ``limit`` concurrent queries.
+    """The lookups of one kind. They run in at most ``limit`` concurrent queries.
 
     ``sql`` looks up the value ``$1``. ``batch_sql`` looks up an array of values. Its rows begin
-    with the position of their value in the array, from 1. A lookup without others runs immediately.
-    All others wait, and form batches.
+    with the position of their value in the array, from 1. If no other lookup runs or waits, a
+    lookup runs immediately. All other lookups wait, and form batches.
     """
 
     pause: ClassVar[float] = 5.0
@@ -59,7 +59,7 @@ class Batches:
             outcome = await waiter[1]
         except asyncio.CancelledError:
             for task, batch in self._batches.items():
-                # Cancel its batch, unless another lookup of this batch still waits.
+                # Cancel the batch of this lookup, unless another lookup of the batch still waits.
                 if waiter in batch and all(result.done() for _, result in batch):
                     task.cancel()
             raise
@@ -75,7 +75,7 @@ class Batches:
             self._on_query_end()
 
     def _start(self) -> None:
-        """Start waiting lookups up to the limit."""
+        """Start the waiting lookups, up to the limit of concurrent queries."""
         loop = asyncio.get_running_loop()
         self._waiting = [each for each in self._waiting if not each[1].done()]  # done: cancelled
         while self._waiting and self._running < self._limit:

@@ -10,24 +10,24 @@ import asyncpg
 from asyncpg.prepared_stmt import PreparedStatement
 
 _MAX_PREPARED = 16
-"""Maximum number of statements that stay prepared. Statements for replaced tables are unused."""
+"""If this many statements are prepared, all are dropped. Some are for tables that were replaced."""
 
 
 class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
-    """A connection without asyncpg's cache of prepared statements. ``with`` terminates it.
+    """A connection without asyncpg's cache of statements. The end of ``with`` terminates it.
 
-    That cache numbers its statements in each process. Behind a pooler, two processes may use the
-    same session, and one could run a statement of the other.
+    asyncpg's cache numbers the statements of each process. Behind a pooler, two processes may use
+    the same session, and one process could run a statement of the other.
     """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._prepared: dict[str, PreparedStatement] = {}
         self.address = self.server = ""
-        """The host with its port, and an identifier of the server. A load balancer may have several
-        servers at one address."""
+        """``address`` is the host with its port. ``server`` identifies the server, because a load
+        balancer may have several servers at one address."""
         self.standby: object = "unknown"
-        """The last `Result.standby`. A primary stays a primary until the end of the session."""
+        """The last `Result.standby`. ``None`` is final: a primary stays one during the session."""
 
     def __enter__(self) -> Self:
         return self

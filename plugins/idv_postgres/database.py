@@ -22,7 +22,7 @@ from idv_postgres.standby import NO_LOOKUP
 from tornado_idv import Broken
 
 _MIN_CONNECT_TIMEOUT = 1.0
-"""Minimum timeout in seconds to connect to one host. A longer ``timeout`` replaces it."""
+"""Maximum seconds to connect to one host, unless the option ``timeout`` is longer."""
 _BEGAN = "SELECT pg_catalog.pg_postmaster_start_time()::text"
 _TIMELINE = """
 SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN ''
@@ -93,7 +93,7 @@ class Connector:
 
 
 class Database:
-    """The connections for lookups, and the choice of their server. Raises errors of asyncpg."""
+    """The connections for lookups, and the choice of the server. Methods raise asyncpg's errors."""
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
@@ -104,12 +104,12 @@ class Database:
         self._timeline = ""
         """The timeline of the primary at the last inspection. Each promotion begins a later one."""
         self._rejected = ""
-        """The address of the last standby that `move` rejected, since it did not follow."""
+        """The address of the last standby that `move` rejected because it was behind."""
         self._has_hung = False
         """Whether a lookup has got no response since the last probe."""
 
     async def open(self) -> Lookups:
-        """Validate the table and open a new pool, which replaces an earlier pool."""
+        """Validate the table, and replace the pool by a new one."""
         self.pool.terminate()
         lookups = await self.inspect(in_order=True)
         settings = self.executor.settings
@@ -125,11 +125,11 @@ class Database:
         return lookups
 
     async def inspect(self, *, in_order: bool = False) -> Lookups:
-        """Validate the table on a separate connection, with the settings of the role.
+        """Validate the table on a separate connection, with the ``search_path`` of the role.
 
-        With ``in_order``, the hosts are tried in the order of the URI if no standby is behind, and
-        lookups use the chosen host afterwards. If the table is `Broken`, all other connections are
-        closed: lookups must not use a table that must not be served.
+        With ``in_order``, the hosts are tried in the order of the URI, unless a standby is behind.
+        Afterwards, lookups use the chosen host. If the table is `Broken`, all other connections are
+        closed, because lookups must not use an invalid table.
         """
         last = self._connector.last
         is_well = not any(problem for _, problem in self.executor.servers.values())
@@ -138,7 +138,7 @@ class Database:
             timeline = ""
             if self._options.prepared_statements:
                 timeline = str(await connection.fetchval(_TIMELINE))
-            # The first host may be the old primary of a failover.
+            # The first host may be the primary from before a failover.
             if in_order and last not in ("", connection.address) and timeline < self._timeline:
                 return await self.inspect()
             self._connector.last, self._timeline = connection.address, timeline
@@ -178,7 +178,7 @@ class Database:
         return connection
 
     def _leave_other_hosts(self, connection: Connection) -> None:
-        """Close connections to other hosts after their use: two hosts may have different users."""
+        """Replace connections to other hosts, because two hosts may have different users."""
         if any(each.address != connection.address for each in self.pool.connections):
             self.pool.replace()
 
@@ -199,7 +199,7 @@ class Database:
     def wanted_role(self) -> str | None:
         """The role of the server that lookups should move to, or ``None`` to stay."""
         roles, used = self._connector.roles, {role for _, role in self.servers}
-        # Lookups leave a standby that does not follow, for its primary or for another standby.
+        # Lookups leave a standby that is behind, for its primary or for another standby.
         if not used or len(roles) == 1:
             return roles[0] if self.problem else None
         role = "primary" if used == {"standby"} and self.problem else roles[0]
@@ -218,7 +218,7 @@ class Database:
         avoid = {self._rejected, *(address for address, _ in self.servers)}
         connector = self._new_connector(roles=(role,), avoid=avoid)
         with await connector.connect(self.executor.settings) as connection:
-            # Lookups would immediately leave a standby that is behind, and return later.
+            # Do not move to a standby that is behind: lookups would immediately leave it again.
             if role != "primary" and not await self.follows(connection):
                 self._rejected = connection.address
                 return
@@ -227,7 +227,7 @@ class Database:
         await self.fetch(NO_LOOKUP, "")
 
     async def follows(self, connection: Connection | None = None) -> bool:
-        """Wait up to 2 s until a standby is within ``max_lag``; return whether it is.
+        """Wait up to 2 s until a standby is within ``max_lag``. Return whether it is.
 
         Without ``connection``, check the server in use.
         """
@@ -239,7 +239,7 @@ class Database:
         return False
 
     async def probe(self) -> None:
-        """Test the server by a new connection, since all connections of the pool may be in use."""
+        """Test the server by a new connection. All connections of the pool may be in use."""
         (await self._connector.connect(self.executor.settings)).terminate()
         # A firewall that has dropped one connection has often dropped all idle connections.
         if self._has_hung:

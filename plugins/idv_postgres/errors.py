@@ -1,7 +1,7 @@
 """The conversion of errors of PostgreSQL, asyncpg and the network to `LookupFailed`.
 
-The reasons contain no data. Since some messages of the server quote a value, they are used only for
-errors outside of lookups.
+The reasons contain no data. Some messages of the server quote a value, so messages are used only
+for errors outside of lookups.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _REASONS = {
     "57P03": "the server is starting or shutting down",
 }
 REPLACED = "idv: the table was replaced"
-"""Part of the error if a lookup reads another table than the validated one."""
+"""Part of the server's message if a lookup reads another table than the validated table."""
 _OF_CLIENT = {
     (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError): (
         "the table was changed during the query"
@@ -63,11 +63,11 @@ _OF_CLIENT = {
 
 
 class ReplacedError(Unavailable):
-    """The table is not the validated one: it was replaced, or the server has changed."""
+    """Raised if a lookup did not read the validated table. The table or the server has changed."""
 
 
 def is_disconnect(error: BaseException) -> bool:
-    """Return whether the connection is lost. Other connections may be lost, too."""
+    """Return whether an error means a lost connection. Other connections may be lost, too."""
     if isinstance(error, asyncpg.PostgresError):
         return str(error.sqlstate).startswith(_DISCONNECTED)
     # asyncpg raises its own errors for a lost connection, but a `ValueError` for a wrong query.
@@ -77,12 +77,12 @@ def is_disconnect(error: BaseException) -> bool:
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether the server has no connection left."""
+    """Return whether an error means that the server has no connection left."""
     return isinstance(error, asyncpg.TooManyConnectionsError)
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Return whether the server stopped the query, or did not respond in time."""
+    """Return whether an error is a timeout, of the server or of this client."""
     return isinstance(error, asyncpg.QueryCanceledError | TimeoutError)
 
 
@@ -96,7 +96,7 @@ def most_informative(errors: Sequence[Exception]) -> Exception:
 
 
 def to_lookup_failed(error: Exception, *, with_message: bool = False) -> LookupFailed:
-    """Return the failure for an error. In lookups, the server's message may quote a value."""
+    """Return the failure for an error. In lookups, omit the message: it may quote a value."""
     if isinstance(error, LookupFailed):
         return error
     if isinstance(error, OSError):

@@ -14,9 +14,9 @@ from idv_postgres.standby import Standbys, with_state
 _SERVER_SHARE = 0.9
 """Fraction of ``timeout`` after which the server stops a query. So the connection stays usable."""
 _BATCH_SHARE = 1 / 3
-"""Fraction of ``timeout`` for a query for several values. The rest is for single queries."""
+"""Fraction of ``timeout`` for a query for several values. Later single queries get the rest."""
 _ROLLBACK_SHARE = 1 / 6
-"""Fraction of ``timeout`` for a rollback. After it, the connection is closed."""
+"""Fraction of ``timeout`` for a rollback. After this time, the connection is closed."""
 
 
 class Executor:
@@ -41,7 +41,7 @@ class Executor:
         self.lookups = Lookups({})
         self.standbys = Standbys(options.max_lag)
         self.servers: dict[str, tuple[str, str | None]] = {}
-        """The last known role by address, and the reason why "not found" is not trusted, if any."""
+        """By address, the last known role and the reason not to trust "not found", or ``None``."""
 
     async def run(self, connection: Connection, sql: str, value: str | list[str]) -> Result:
         """Run a lookup for one or several values. For several, it may raise `TimeoutError`.
@@ -66,7 +66,7 @@ class Executor:
     async def _transaction(self, connection: Connection) -> AsyncIterator[None]:
         """Run a block as a transaction with local settings, which do not change the session.
 
-        A pooler in transaction mode may use another session for each transaction.
+        The reason: a pooler in transaction mode may use another session for each transaction.
         """
         path = self.lookups.search_path
         try:

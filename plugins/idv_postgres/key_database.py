@@ -29,7 +29,7 @@ If the server hangs and another takes over, changes of keys become effective thi
 _BATCH_TIMEOUT = 10.0
 """Maximum seconds for a statement with many rows."""
 _PING_TIMEOUT = 1.0
-"""Maximum seconds for a response on an open connection. After them, it is replaced."""
+"""Maximum seconds for a response on an open connection. Otherwise, the connection is replaced."""
 _CONNECT_TIMEOUT = 2.0
 """Maximum seconds to connect to one host."""
 _SETTINGS = {
@@ -61,7 +61,7 @@ _UNCERTAIN = (
     "keys show ID"
 )
 _LOCK = 0x6964766B
-"""The advisory lock for the creation of the tables: ``idvk`` in ASCII."""
+"""The number of the advisory lock for the creation of the tables: ``idvk`` in ASCII."""
 _VERSION = 1
 # Triggers set the revision, because an operator may change rows without our commands. They set it
 # once per transaction, because each further version of the row would slow down the next.
@@ -139,9 +139,9 @@ class KeyDatabase:
     def changed_rows(
         self, sql: str, before: dict[bytes, tuple[Any, ...]] | None
     ) -> tuple[set[str] | None, Iterable[Sequence[Any]], dict[bytes, tuple[Any, ...]]]:
-        """Compare the rows with an earlier result, ``before``, by the digests in the second column.
+        """Run a query, and compare its rows with ``before`` by the digests in their second column.
 
-        Return the changed ids (``None`` without an earlier result), the changed rows, and all rows.
+        Return the changed ids (``None`` without ``before``), the changed rows, and all rows.
         """
         now = {row[1]: tuple(row) for row in self.execute(sql)}
         if before is None:
@@ -157,7 +157,7 @@ class KeyDatabase:
     def writing(self, lock: str = "SELECT revision FROM store FOR UPDATE") -> Iterator[None]:
         """Run a block as one transaction, without other writers. Blocks may be nested.
 
-        The statement ``lock`` waits for other writers. Raises `UncertainChangeError`.
+        ``lock`` waits for other writers. Raises `UncertainChangeError` if the commit fails.
         """
         if self._connection.is_in_transaction():
             yield
@@ -221,7 +221,7 @@ class KeyDatabase:
     def primaries(self, timeout: float) -> Sequence[str]:
         """Return the primaries behind all hosts of the URI, with their start times.
 
-        In a failover, the name or address of a host may move to another server.
+        The start time identifies a server. An address may move to another server in a failover.
         """
         ((own,),) = self.execute(_STARTED)
         found = {own: self._connection.address}

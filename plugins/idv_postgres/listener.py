@@ -45,7 +45,7 @@ class Listener:
     pause: ClassVar[float] = 1.0
     """Seconds between two attempts to connect."""
     batch_interval: ClassVar[float] = 0.25
-    """Seconds to collect changes for one purge, because each purge drops every "not found"."""
+    """Seconds to collect changes for one purge. Each purge drops every "not found", too."""
 
     def __init__(
         self, options: PostgresOptions, database: Database, purge: Callable[..., None]
@@ -61,7 +61,7 @@ class Listener:
         )
         self._changed: set[str] = set()
         self._has_purged = asyncio.Event()
-        """Set after a purge, until the WAL position of its changes is known."""
+        """An event that is set after a purge, until the WAL position of its changes is known."""
         self._last_reason = ""
         self.session: str | None = None
 
@@ -132,7 +132,7 @@ class Listener:
             self._purge(*map(self._query, changed))
 
     def _query(self, payload: str) -> Query:
-        """Return the query for a payload, a nickname or ``card:`` with a card number."""
+        """Return the query for a payload. It is a nickname, or ``card:`` with a card number."""
         if payload.startswith("card:"):
             return ByCard(payload.removeprefix("card:"))
         # As in every query, only the case of ASCII letters is folded.

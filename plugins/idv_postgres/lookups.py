@@ -59,7 +59,7 @@ _FOR_EACH_VALUE = (
 class Lookups:
     """The statement for each kind of query. It takes the value as ``$1``, and returns up to 2 rows.
 
-    If the table is not ``relation``, the statement fails with the text `REPLACED`.
+    If the table is no longer ``relation``, the statement fails with the text `REPLACED`.
     """
 
     sql: Mapping[type[Query], str]
@@ -68,9 +68,9 @@ class Lookups:
     warnings: Sequence[str] = ()
     """Warnings of the inspection for the log."""
     has_at_signs: bool = False
-    """Whether the sample contains a nickname with a leading @."""
+    """Whether the sample of the table contains a nickname with a leading @."""
     repeated: Sequence[str] = ()
-    """The statements that `Executor.run` must repeat."""
+    """The statements that `Executor.run` may have to repeat, because they call functions."""
     search_path: str = ""
     """The ``search_path`` of the first inspection. It is empty if lookups do not need it."""
     relation: Relation | None = None
@@ -103,11 +103,11 @@ class Result(NamedTuple):
     rows: Sequence[Sequence[Any]]
     reason: str | None = None
     storable: bool = True
-    """Whether the result includes the last change with a notification, so it may be cached."""
+    """Whether the result may be cached, because it includes the last change with a notification."""
     standby: object = None
     """An identifier of the standby and its WAL receiver, or ``None`` for a primary."""
     may_repeat: bool = False
-    """Whether a repetition would be reliable, since the standby has caught up during the lookup."""
+    """Whether the standby has caught up during the lookup. Then a repetition is reliable."""
     address: str = ""
     """The `Connection.address`."""
     origin: str = ""
@@ -137,7 +137,7 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
 
     ``before`` is the result of the last inspection. Raises errors of asyncpg, and `Broken` for a
     missing or UNLOGGED table, for columns without text, and for another table than before. A
-    nickname with @ gives only a warning: a new row must not fail other lookups or the next start.
+    nickname with @ gives only a warning: one row must not fail other lookups or the next start.
     """
     # Without this setting, a client that is cut off keeps its locks, and blocks ALTER TABLE.
     await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '5s'")
@@ -198,8 +198,8 @@ async def _of_table(
             f"this repairs them: {repair} WHERE {column} COLLATE \"C\" LIKE '@%'"
         )
     warnings += await _unique_warnings(connection, options, columns)
-    # This is true if the name still means this relation, and otherwise an error. It costs nothing:
-    # the planner evaluates it, and plans the statement again after a change of the relation.
+    # This condition is true if the name still means this relation, and otherwise an error. It costs
+    # nothing: the planner evaluates it, and plans again after a change of the relation.
     name = relation.sql.replace("'", "''")
     is_same = (
         f"CASE WHEN '{name}'::regclass = {relation.oid} THEN true ELSE '{REPLACED}'::text::bool END"
@@ -282,8 +282,8 @@ async def read_columns(connection: Connection, options: PostgresOptions) -> dict
 async def _equals(connection: Connection, column: Column, *, folds: bool = False) -> Condition:
     """Return the comparison of a column. With ``folds``, it ignores the case of ASCII letters.
 
-    The first part of a comparison can use the usual index. A Turkish collation changes an ASCII
-    letter into another letter. So only ``COLLATE "C"`` folds the case like this service.
+    The first part of a comparison can use the usual index. The second part is exact. It folds the
+    case by ``COLLATE "C"``, because a Turkish collation changes some ASCII letters into others.
     """
     name = f"u.{quoted(column.name)}"
     if not folds and column.compares_exactly:
@@ -315,7 +315,7 @@ async def _unique_warnings(
     warnings = []
     for column, index, key in options.unique_indexes:
         plain = _plain(quoted(column))
-        # Except for citext, an index of the column itself permits a nickname in two cases.
+        # Except for citext, an index of the column permits nicknames that differ only in case.
         is_enough = key == quoted(column) or columns[column].type == "citext"
         if f"lower{plain}" not in keys and not (is_enough and plain in keys):
             warnings.append(

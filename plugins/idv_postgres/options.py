@@ -49,7 +49,7 @@ class Dsn:
     uris: Mapping[str, str]
     """A URI for each single host, by address of the host, in order."""
     roles: Sequence[str]
-    """The values for ``target_session_attrs``. Each is tried at every host before the next."""
+    """The roles for ``target_session_attrs``. Each is tried at every host before the next role."""
     name: str
     """The hosts and the database, for messages."""
 
@@ -86,7 +86,7 @@ class Dsn:
 NOT_INSTALLED = (
     f"asyncpg is not installed; install it with: {sys.executable} -m pip install 'asyncpg>=0.30,<1'"
 )
-"""The advice names the library, because this project is not on PyPI as a package with extras."""
+"""Error if asyncpg is missing. It names the library: this project has no extras on PyPI."""
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00]+$")]
 Sql = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
 
@@ -133,8 +133,8 @@ class NotifyOptions(Options):
     channel: Name = "idv_users"
     """The channel of the notifications."""
     dsn: DsnSecret | None = None
-    """The connection URI for LISTEN. It is needed if ``dsn`` leads to a pooler, or only to
-    standbys."""
+    """The connection URI for LISTEN. It is needed if the backend's ``dsn`` leads to a pooler, or
+    only to standbys."""
 
 
 class PostgresOptions(BackendOptions):
@@ -147,9 +147,9 @@ class PostgresOptions(BackendOptions):
     columns: Columns = Columns()
     """The names of the table's columns."""
     by_nickname: Sql | None = None
-    """A SELECT that finds the nickname ``$1``, instead of ``table``."""
+    """A SELECT that finds the user with the nickname ``$1``. It replaces ``table``."""
     by_card: Sql | None = None
-    """A SELECT that finds the card number ``$1``, instead of ``table``."""
+    """A SELECT that finds the user with the card number ``$1``. It replaces ``table``."""
     pool: PoolOptions = PoolOptions()
     """The connections for lookups."""
     prepared_statements: bool = True

@@ -1,8 +1,8 @@
 """The resolution of the option ``table`` to a relation, and of the ``search_path``.
 
-The relation depends on the ``search_path`` of a session. This setting may come from the role, the
-database or, behind a pooler, another client, and temporary tables come first. In an empty table of
-the same name, no user would be found. So the service determines both once, after it has connected.
+The relation depends on the ``search_path`` of a session. This path may come from the role, the
+database or, behind a pooler, another client. Temporary tables come first. In an empty table of the
+same name, no user would be found. So relation and path are determined once, after connecting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SELECT set_config('search_path', concat_ws(', ', string_agg(quote_ident(name), '
   'pg_temp'), true)
 FROM unnest(current_schemas(false)) WITH ORDINALITY AS s(name, place) WHERE name !~ '^pg_temp'
 """
-"""Sets the path for this transaction: the existing schemas in it, and temporary tables last."""
+"""Statement that sets the path of this transaction: its existing schemas, then temporary tables."""
 _RELATION = """
 SELECT oid, relnamespace::regnamespace || '.' || quote_ident(relname), ARRAY(
   SELECT name FROM unnest(current_schemas(false)) AS s(name)
@@ -40,7 +40,7 @@ WITH RECURSIVE tree AS ({roots} UNION SELECT next.oid FROM tree, LATERAL (
   WHERE r.ev_class = tree.oid AND r.ev_type = '1' AND d.refclassid = 'pg_class'::regclass
 ) AS next(oid))
 """
-"""A CTE of the relations ``roots``, with their partitions and the tables below views."""
+"""A CTE of the relations in the query ``roots``, their partitions, and the tables below views."""
 _LOCKED = """
 SELECT relation AS oid FROM pg_locks WHERE locktype = 'relation' AND pid = pg_backend_pid()
 """
@@ -50,7 +50,7 @@ WHERE relpersistence <> 'p' AND relkind <> 'p' ORDER BY 1 LIMIT 1
 """  # noqa: S608 - constants
 _SAMPLE = 100
 Condition: TypeAlias = Callable[[str], str]
-"""Takes an SQL expression, and returns the SQL of a comparison of a column with it."""
+"""A function that returns the SQL to compare a column with an SQL expression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ async def _require_same_users(
         return
     exists = f"EXISTS (SELECT FROM {relation.sql} AS u WHERE {equals('k.value')})"
     count = f"SELECT count(*) FROM unnest($1::text[]) AS k(value) WHERE {exists}"  # noqa: S608 - quoted
-    # A table that was empty just now has no sample, so any later table would be accepted.
+    # An empty table is rejected: it has no sample, so any later table would be accepted.
     found = await connection.fetchval(count, before.sample) if relation.sample else 0
     if found * 2 < len(before.sample):
         raise Broken(

@@ -90,7 +90,7 @@ END $idv$;
 
 
 def script(options: PostgresOptions) -> str:
-    """Return the SQL statements as one transaction. To run it again changes nothing."""
+    """Return the SQL for the backend's table, as one transaction. A second run changes nothing."""
     columns, (schema, dot, base) = options.columns, options.table.rpartition(".")
     names = {
         "table": options.quoted_table,

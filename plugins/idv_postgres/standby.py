@@ -1,4 +1,4 @@
-"""Decides whether "not found" from a standby is reliable, since its data may be old.
+"""The check whether "not found" from a standby is reliable. The data of a standby may be old.
 
 A lookup on a standby also returns WAL positions, unless the last positions are recent. A statement
 reads the positions after its snapshot. So they are a lower bound for the data of the next
@@ -21,10 +21,10 @@ SELECT {place}(pg_catalog.pg_stat_get_wal_receiver()).pid::text,
   NULL::text, pg_catalog.pg_postmaster_start_time()::text
 WHERE pg_catalog.pg_is_in_recovery()
 """
-"""Returns the state as a row after the rows of a lookup. Other rows have NULL in the last column.
+"""SELECT of a standby's state as the last row of a lookup. Other rows have NULL in the last column.
 
-Any role may run it. The replayed position is read before the received one. It is higher only if the
-WAL receiver has received nothing yet."""
+Any role may run it. The replayed position is read before the received position. It is higher only
+if the WAL receiver has received nothing yet."""
 NO_LOOKUP = "SELECT $1::text, NULL, NULL, NULL LIMIT 0"
 """A lookup without rows. `with_state` adds the state to it."""
 _MAX_STANDBYS = 100
@@ -36,7 +36,7 @@ _Start: TypeAlias = "tuple[float, Mapping[object, tuple[float, int]]]"
 
 @lru_cache(maxsize=16)
 def with_state(sql: str, *, is_batch: bool) -> str:
-    """Return a lookup that also returns the state. In a batch, the first column is a number."""
+    """Add the standby's state to the SQL of a lookup. In a batch, the first column is a number."""
     state = _STATE.format(place="NULL::bigint, " if is_batch else "")
     return f"SELECT q.*, NULL::text FROM (\n{sql}\n) AS q UNION ALL {state}"  # noqa: S608 - constants
 
@@ -56,19 +56,19 @@ class Standbys:
         self._replayed: Mapping[object, tuple[float, int]] = {}
         """The time when each standby was first seen, and its last replayed position."""
         self._received: list[tuple[float, int]] = []
-        """Times and received positions of the last ``max_lag`` seconds."""
+        """Each time and received position of the last ``max_lag`` seconds."""
         self._required: float = 0
         self._certain: tuple[object, float, int] = None, -inf, 0
 
     def require(self, position: str | None) -> None:
-        """Set the position that storable results must include. ``None`` makes none storable."""
+        """Set the WAL position that cached results must include. With ``None``, none is cached."""
         required = inf if position is None else _to_bytes(position)
         # An idle standby stops before the header of a page without other contents.
         is_empty = required % _PAGE_SIZE in _PAGE_HEADERS
         self._required = required - required % _PAGE_SIZE if is_empty else required
 
     def is_certain(self, standby: object) -> bool:
-        """Return whether a standby followed just now. Its next lookup then needs no state."""
+        """Return whether a standby followed very recently. Then its next lookup reads no state."""
         certain, until, position = self._certain
         return standby == certain and self._timer() < until and position >= self._required
 

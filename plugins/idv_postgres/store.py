@@ -1,7 +1,7 @@
 """The user store of a PostgreSQL table, for ``tornado-idv users``. Only this module writes users.
 
-Changes are copied into a temporary table, and applied from it in the same transaction. Lookups see
-the old rows until the commit, since the table is not truncated.
+Changes are copied into a temporary table, and applied from it in the same transaction. The table of
+users is not truncated, so lookups see the old rows until the commit.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _UNCERTAIN = (
 
 
 class PostgresUserStore(UserStore):
-    """The users in one table. It connects to ``notify.dsn`` or ``dsn``, but never to a standby."""
+    """The users in one table. The store uses ``notify.dsn`` or ``dsn``, but never a standby."""
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
@@ -162,7 +162,7 @@ class PostgresTransaction(UserTransaction):
     def _apply(
         self, statement: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
     ) -> int:
-        """Copy rows into the temporary table and run a statement. Return the number of its rows."""
+        """Copy rows into the temporary table, and run a statement. Return how many rows changed."""
         connection = self._session.connection
 
         async def pausing() -> AsyncIterator[Sequence[object]]:
