@@ -45,7 +45,7 @@ class Listener:
     pause: ClassVar[float] = 1.0
     """Seconds between two attempts to connect."""
     batch_interval: ClassVar[float] = 0.25
-    """Seconds to collect changes for one purge. Each purge drops every "not found", too."""
+    """Seconds to collect changes for one purge. Each purge also drops all cached "not found"."""
 
     def __init__(
         self, options: PostgresOptions, database: Database, purge: Callable[..., None]

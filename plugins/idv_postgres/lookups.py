@@ -103,7 +103,7 @@ class Result(NamedTuple):
     rows: Sequence[Sequence[Any]]
     reason: str | None = None
     storable: bool = True
-    """Whether the result may be cached, because it includes the last change with a notification."""
+    """Whether the result may be cached. It must include the last change with a notification."""
     standby: object = None
     """An identifier of the standby and its WAL receiver, or ``None`` for a primary."""
     may_repeat: bool = False

@@ -56,7 +56,7 @@ class Standbys:
         self._replayed: Mapping[object, tuple[float, int]] = {}
         """The time when each standby was first seen, and its last replayed position."""
         self._received: list[tuple[float, int]] = []
-        """Each time and received position of the last ``max_lag`` seconds."""
+        """Pairs of a time and a received position, of the last ``max_lag`` seconds."""
         self._required: float = 0
         self._certain: tuple[object, float, int] = None, -inf, 0
 

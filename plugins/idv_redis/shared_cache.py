@@ -158,7 +158,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         return SharedResult(began, SharedAnswer(user and User(*user), *rest))
 
     async def put(self, scope: str, query: Query, result: SharedResult) -> None:
-        """Store an entry. The server removes it at the end of its stale time."""
+        """Store an entry. The server removes the entry when its stale time ends."""
         key, answer = self._key(scope, query), result.answer
         if answer is None:
             return

@@ -2,8 +2,8 @@
 
 Four times a second, the backend compares the file's signature (its inode, size and times) with the
 last one. This works on every file system and for every way to replace a file. After a change, the
-backend waits for two equal signatures in a row: the write has ended, and the times of a later edit
-will differ.
+backend waits for two equal signatures in a row. Then the write has ended, and a later edit will
+change the times.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class YamlBackend(Backend[YamlOptions]):
             self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.name}")
 
     async def find(self, query: Query) -> User | None:
-        """Return the user from the last valid fixture.
+        """Return the user for a query from the last valid fixture.
 
         Raises `Unavailable` for an entry with a fault and no user.
         """
