@@ -29,11 +29,11 @@ from tornado_idv import (
 
 _log = logging.getLogger(__name__)
 _PAST_CACHES = {"Cache-Control": "no-cache", "X-IDV-Past-Cache": "1"}
-"""Headers that bypass HTTP caches, and the cache of another instance of this service."""
+"""Request headers that bypass HTTP caches and the cache of another instance of this service."""
 
 
 class UpstreamBackend(Backend[UpstreamOptions]):
-    """A backend that requests users from an upstream.
+    """A backend that looks users up in another HTTP service, the upstream.
 
     `open` sends no request, because the upstream may start later than this service.
     """
@@ -80,9 +80,8 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     async def find(self, query: Query) -> User | BackendResult | None:
         """Request the user from the upstream.
 
-        A persistent connection may deliver a second response to an earlier request. If a response
-        contains neither the id of this request nor the requested value, the request is repeated on
-        a new connection.
+        On a kept connection, a response may belong to an earlier request. If it contains neither
+        the id nor the requested value of this request, the request is repeated on a new connection.
         """
         responses: list[Response] = []
         try:
@@ -107,7 +106,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         return await looking.find(query)
 
     async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
-        """Look the user up. The steps are requests, responses and results of expressions."""
+        """Look the user up. Append requests, responses and expression results to ``steps``."""
         recorded: list[Step] = []
         recording = copy(self)
         recording.sender = Recorder(self.sender, recorded)
@@ -128,13 +127,13 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     async def _look_up(
         self, query: Query, responses: list[Response], *, on_new: bool = False
     ) -> User | BackendResult | None:
-        """Send a request, and with the option ``then`` a second one with the id in the response."""
+        """Send the request and, with the option ``then``, a second request with the user's id."""
         first = self.templates[type(query)]
         second = first.then
         if second is None:
             responses.append(await self._send(first.render(query), on_new=on_new))
             return self.reader.read(query, responses[0])
-        # A user who is removed and added between the requests has a new id, so both are repeated.
+        # A user who is removed and added again between the requests has a new id: repeat both.
         for is_new in (on_new, True):
             responses[:] = [await self._send(first.render(query), on_new=is_new)]
             user_id = self.reader.read_id(query, responses[0])
@@ -147,7 +146,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         raise Unavailable("the first response has an id, but the second has no user with this id")
 
     async def _send(self, request: Request, *, on_new: bool) -> Response:
-        """Send a request with the headers to forward from the client's request."""
+        """Add the headers to forward from the client's request, and send the request."""
         if self.max_age is not None:
             others = {k: v for k, v in request.headers.items() if k.lower() != "cache-control"}
             request = replace(request, headers={**others, **_PAST_CACHES})

@@ -1,4 +1,4 @@
-"""A recorder of the steps of one lookup, for the operator.
+"""A recorder of the steps of one lookup, for ``tornado-idv lookup --steps``.
 
 The steps contain complete requests and responses. If the name of a value looks like the name of a
 secret, the value is masked.
@@ -25,7 +25,7 @@ from tornado_idv import Masker, Step, strict_json
 _SECRET_NAME = re.compile("auth|key|token|secret|cookie|passw|pwd", re.IGNORECASE)
 _SHOWN = 4096
 _SHOWN_OF_OTHERS = 400
-"""Maximum characters of a response that may contain records of other users."""
+"""Maximum characters to show of a response that may contain records of other users."""
 
 
 class Recorder(Sender):
@@ -38,7 +38,7 @@ class Recorder(Sender):
     async def send(
         self, request: Request, wants_body: WantsBody, *, on_new: bool = False
     ) -> Response:
-        """Send a request. Also read bodies that a lookup does not need."""
+        """Send a request, and record it with its response. Read bodies that a lookup skips, too."""
         shown = _masked(self.shown(request))
         self._steps.append(Step("request", f"{shown.method} {shown.url}"))
         self._steps.append(Step("request headers", shown.headers))
@@ -54,7 +54,7 @@ class Recorder(Sender):
 
 
 def bounded(steps: list[Step]) -> Iterator[Step]:
-    """Yield the steps. Show less of a body that may contain several users."""
+    """Yield the steps with the length to show. It is lower for bodies with several users."""
     for index, step in enumerate(steps, 1):
         shown = step.shown
         if step.name == "response body":
@@ -95,7 +95,7 @@ def _mask_json(body: bytes) -> str:
 
 
 def _mask(value: Any, name: str = "") -> Any:
-    """Return a value with the secrets masked at any depth, by the names of members."""
+    """Return a JSON value in which members with secret-like names are masked, at any depth."""
     if value and _SECRET_NAME.search(unquote(name)):
         return Masker.MASK
     if isinstance(value, dict):

@@ -40,7 +40,7 @@ _NATIVE = {
     # This service sends ``no-store`` to all clients. The header is not meant for this cache.
     "cache_control": "ignore",
 }
-"""The options for another instance of this service."""
+"""The options for an upstream that is another instance of this service."""
 
 
 class UpstreamOptions(BackendOptions):
@@ -52,28 +52,28 @@ class UpstreamOptions(BackendOptions):
     base_url: BaseUrl | None = None
     """The URL of the upstream. The paths of requests are appended to it."""
     by_nickname: NicknameRequest | None = None
-    """The request for a nickname."""
+    """The request for a lookup by nickname."""
     by_card: CardRequest | None = None
-    """The request for a card number."""
+    """The request for a lookup by card number."""
     response: ResponseOptions | None = None
     """The mapping from a response to a user."""
     status: StatusOptions = Field(default_factory=dict)
     """The meanings of status codes, where they differ from the default."""
     forward: frozenset[Literal["traceparent", "x-request-id"]] = frozenset()
-    """The headers of the client's request to forward. No other header is ever forwarded.
+    """The headers to forward from the client's request. No other header is ever forwarded.
 
     ``traceparent`` gets a new span id. ``tracestate`` is forwarded with it, unchanged."""
     echo_header: HeaderName | None = None
     """A request header with a unique id, which the upstream returns in its response."""
     confirm_not_found: bool = True
-    """Repeat the request after a "not found" that may belong to an earlier request: one without the
-    id of ``echo_header``, on a persistent connection. The repetition uses a new connection."""
+    """Confirm "not found" by a second request on a new connection. It is skipped if the response
+    has the id of ``echo_header``, or if the first connection was new."""
     cache_control: Literal["follow", "ignore"] = "follow"
-    """Whether ``Cache-Control`` of a response shortens its cache time (follow) or not (ignore)."""
+    """Shorten the cache time of a response by its ``Cache-Control`` (follow), or not (ignore)."""
     auth: Credential = NoCredential()
-    """The credential of the service."""
+    """The credential of this service for requests to the upstream."""
     tls: TlsOptions = TlsOptions()
-    """The trusted certificates, and the client certificate."""
+    """The trusted certificates and the client certificate for TLS."""
     _profile_site: str = PrivateAttr(default="")
 
     @model_validator(mode="before")
@@ -83,8 +83,8 @@ class UpstreamOptions(BackendOptions):
         if isinstance(given, dict) and "endpoints" in given:
             raise ValueError(
                 "the option endpoints was removed, since a single endpoint may lack a user; write "
-                "the base_url of a balancer, or a backend for each endpoint, all but the last with "
-                'on_unavailable: continue, so that "not found" needs all of them'
+                "the base_url of a balancer, or one backend per endpoint, all but the last with "
+                'on_unavailable: continue; "not found" then needs all endpoints'
             )
         if not isinstance(given, dict) or any(given.get(name) is not None for name in own):
             return given
@@ -127,10 +127,10 @@ class UpstreamOptions(BackendOptions):
                 raise ValueError("needs base_url, or by_nickname and by_card with complete URLs")
             raise ValueError("a request is missing; write by_nickname or by_card")
         if self.response is None:
-            raise ValueError("response is missing: it maps a response to a user")
+            raise ValueError("response is missing; write the mapping from a response to a user")
         for kind, request in self.requests.items():
             if request.then is not None and self.response.id is None:
-                raise ValueError("response.id is missing: then needs the id of the user")
+                raise ValueError("response.id is missing; the option then needs the id of the user")
             name = "card_number" if kind is ByNickname else "nickname"
             if getattr(self.response, name) is None:
                 other = "nickname" if kind is ByNickname else "card number"
@@ -150,7 +150,7 @@ class UpstreamOptions(BackendOptions):
 
     @property
     def has_credential(self) -> bool:
-        """Return whether ``auth`` or ``tls`` has a credential. Headers of requests do not count."""
+        """True if ``auth`` or ``tls`` has a credential. Headers of requests do not count."""
         return not isinstance(self.auth, NoCredential) or self.tls.cert_file is not None
 
     def warnings(self) -> Iterator[str]:
@@ -164,8 +164,8 @@ class UpstreamOptions(BackendOptions):
                     yield f'{name} requests a page of no users, so every user is "not found"'
                 elif size == 1 and not accepts_one:
                     yield (
-                        f"{name} requests a page of one user, so a second one is not detected; "
-                        "request two, or write pick: first to accept the first"
+                        f"{name} requests a page of one user, so a second user is not detected; "
+                        "request two users, or write pick: first to accept the first user"
                     )
         hiding = [
             str(status)
@@ -174,15 +174,15 @@ class UpstreamOptions(BackendOptions):
         ]
         if hiding and self.mapping.not_known_when is None:
             yield (
-                f'each response of status {", ".join(hiding)} is read as "not found", also for a '
-                "wrong path; write not_known_when, a condition on its body; if absent users have "
-                f"another status, write status: {{{hiding[-1]}: broken}}"
+                f'each response of status {", ".join(hiding)} is read as "not found", even if the '
+                "path is wrong; write not_known_when, a condition on the body; if missing users "
+                f"get another status, write status: {{{hiding[-1]}: broken}}"
             )
         if self.folds_nicknames and ByNickname in self.requests:
             yield (
                 "nicknames are requested in lower case (identifiers.nickname_case: fold), so the "
-                "upstream must ignore case, or store them in lower case: otherwise users are "
-                '"not found"; look up a user with capitals in the nickname'
+                "upstream must ignore case, or store nicknames in lower case: otherwise users are "
+                '"not found"; to check this, look up a user with capitals in the nickname'
             )
 
     @property

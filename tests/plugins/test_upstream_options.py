@@ -146,15 +146,15 @@ WRONG = {
         6,
         (
             "the option endpoints was removed, since a single endpoint may lack a user; write "
-            "the base_url of a balancer, or a backend for each endpoint, all but the last with "
-            'on_unavailable: continue, so that "not found" needs all of them'
+            "the base_url of a balancer, or one backend per endpoint, all but the last with "
+            'on_unavailable: continue; "not found" then needs all endpoints'
         ),
     ),
     "no host": (f"{BY}\n{RESPONSE}", 8, "url must be absolute if base_url is not set"),
     "no response": (
         f"base_url: http://a\n{BY}",
         6,
-        "response is missing: it maps a response to a user",
+        "response is missing; write the mapping from a response to a user",
     ),
     "a response to our own protocol": (
         f"base_url: http://a\n{RESPONSE}",
@@ -433,7 +433,7 @@ def test_condition_for_errors_and_missing_members_leaves_no_warning(
 ) -> None:
     """For errors alone it does not: a response without the member may be of another kind."""
     (warning,) = warnings_of({name: error, **hiding})
-    assert "without that member" in warning
+    assert "if its members are missing" in warning
     assert warnings_of({name: f"{error} || !contains(keys(@), 'hits')", **hiding}) == []
 
 

@@ -37,7 +37,7 @@ async def test_unknown_host_name_is_unavailable(
     async with opened("http://directory.invalid") as made:
         failure = await failure_of(made)
     assert isinstance(failure, Unavailable)
-    assert failure.reason == "its host name cannot be resolved"
+    assert failure.reason == "the host name cannot be resolved"
 
 
 async def test_any_address_of_a_host_name_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

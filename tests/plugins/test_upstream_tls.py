@@ -122,7 +122,7 @@ async def test_invalid_certificate_is_broken(
     ):
         failure = await failure_of(made)
     assert isinstance(failure, Broken)
-    assert failure.reason.startswith("its TLS certificate is not trusted: ")
+    assert failure.reason.startswith("the TLS certificate is not trusted: ")
     assert failure.reason.endswith(why)
     assert upstream.requests == []
 
@@ -137,7 +137,7 @@ async def test_unknown_authority_is_broken(
         failure = await failure_of(made)
     assert isinstance(failure, Broken)
     assert failure.reason == (
-        "its TLS certificate is not trusted: unable to get local issuer certificate"
+        "the TLS certificate is not trusted: unable to get local issuer certificate"
     )
     assert upstream.requests == []
 

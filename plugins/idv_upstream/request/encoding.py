@@ -1,10 +1,10 @@
-"""Texts with placeholders, and the encoding of values in them.
+"""The texts of a request with their placeholders, and the encoding of values.
 
 ``{name}`` is a placeholder, and ``{{`` and ``}}`` stand for braces. A value is encoded for its
-position in the request. Between quotes it is escaped first, so it cannot end them: between double
-quotes as a JSON string (SCIM, GraphQL), and between single quotes by doubling them (OData).
+position in the request. A value between quotes is escaped first, so that it cannot end the quoted
+text: in double quotes as in JSON (SCIM, GraphQL), in single quotes by doubling them (OData).
 
-Texts are compiled once, with the configuration, and rendered for each query.
+A text is compiled once, when the configuration is read, and rendered for each query.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _AMBIGUOUS = {
     "'": re.compile("''"),
 }
 Encode = Callable[[str], str]
-"""Encodes a text for a position in a request, character by character."""
-# The two may be applied in any order: neither adds or removes characters that the other escapes.
+"""A function that encodes a text for its position in a request, character by character."""
+# The two escapes may have any order: neither adds or removes characters that the other escapes.
 _ESCAPES: Mapping[str, Encode] = {
     '"': lambda value: json.dumps(value, ensure_ascii=False)[1:-1],
     "'": lambda value: value.replace("'", "''"),
@@ -51,9 +51,9 @@ _ESCAPES: Mapping[str, Encode] = {
 Parts = list[str | Encode]
 """A compiled text: constants, and encoders in place of the placeholders."""
 Steps = tuple[str | int, ...]
-"""The path of names and indexes to a part of a tree."""
+"""The path to a part of a JSON tree: names of members, and indexes of lists."""
 Problem = tuple[Steps, str]
-"""The position of an invalid text, and the problem."""
+"""The path to an invalid text in a JSON tree, and the problem."""
 
 
 def render(parts: Parts, value: str) -> str:
@@ -78,7 +78,7 @@ def _read(match: re.Match[str], names: Sequence[str], found: list[str]) -> str:
 
 
 def _quotes(shown: str, around: str) -> Iterator[str]:
-    """Yield the quotes around each placeholder, the innermost first."""
+    """Yield the quotes around each placeholder as one string, innermost quote first."""
     done = 0
     for match in _QUOTED.finditer(shown):
         yield from [around] * shown.count(_SLOT, done, match.start())
@@ -106,8 +106,8 @@ class Placeholders:
     def compile(self, text: str, value: Encode = str, literal: Encode = str) -> Parts:
         """Compile ``text``. ``value`` encodes values, and ``literal`` the text around them.
 
-        Raises `ValueError` for an unknown placeholder, and for a placeholder between quotes that
-        cannot be escaped safely. ``literal`` may raise it, too.
+        Raises `ValueError` for an unknown placeholder, and for a placeholder whose value cannot be
+        escaped safely between its quotes. ``literal`` may raise `ValueError`, too.
         """
         if _SLOT in text:
             raise ValueError("a NUL character cannot be sent")
@@ -141,10 +141,10 @@ class Placeholders:
                 yield steps, str(error)
 
     def header_problems(self, headers: Mapping[str, str]) -> Iterator[Problem]:
-        """Yield the problems of headers."""
+        """Yield the problems in the names and values of headers."""
         for name, text in headers.items():
             if not _HEADER_NAME.fullmatch(name):
-                yield (name,), "not the name of a header; it cannot have a placeholder either"
+                yield (name,), "not the name of a header; a name cannot have a placeholder either"
             elif is_reserved(name):
                 yield (name,), "this header cannot be set here; write credentials in auth"
             elif problems := list(self.problems(text, (name,))):
@@ -167,20 +167,20 @@ def _in_quotes(quotes: str, encode: Encode) -> Encode:
 
 
 def is_reserved(header: str) -> bool:
-    """Return whether the client or a credential sets this header."""
+    """Return whether the HTTP client or a credential sets this header."""
     return _RESERVED_HEADER.fullmatch(header) is not None
 
 
 def is_header_value(text: str) -> bool:
-    """Return whether ``text`` is a valid value of a header, which recipients do not change."""
+    """Return whether ``text`` is a valid header value that no recipient changes."""
     return _HEADER_VALUE.fullmatch(text) is not None
 
 
 def has_dot_segment(path: str) -> bool:
     """Return whether a server may treat a segment of the path as ``.`` or ``..``.
 
-    Some servers decode a path before they split it, so encoded slashes count, too. Other servers
-    end a segment at a semicolon.
+    Some servers decode a path before they split it, so encoded slashes separate segments, too.
+    Other servers end a segment at a semicolon.
     """
     return "." in path and _DOT_SEGMENT.search(path) is not None
 
@@ -216,7 +216,7 @@ def parse_json(body: Any) -> Any:
 
 
 def compile_json(node: Any, known: Placeholders) -> Parts:
-    """Compile a JSON value. Its strings may have placeholders, but not its names of members."""
+    """Compile a JSON value. Strings may have placeholders, but names of members must not."""
     if isinstance(node, str):
         return ['"', *known.compile(node, _in_json, _in_json), '"']
     if isinstance(node, list):
@@ -231,7 +231,7 @@ def compile_json(node: Any, known: Placeholders) -> Parts:
 
 
 def percent_encode(text: str) -> str:
-    """Return a text with all but unreserved characters encoded (RFC 3986, section 2.3)."""
+    """Percent-encode all characters of a text except unreserved ones (RFC 3986, section 2.3)."""
     return text if _UNRESERVED.fullmatch(text) else quote(text, safe="")
 
 
@@ -243,7 +243,7 @@ def _parameters(members: Mapping[str, str], known: Placeholders) -> list[Parts]:
 
 
 def _url_part(text: str, known: Placeholders, literal: Encode) -> Parts:
-    """Compile a part of a URL. Quotes around placeholders must not be percent-encoded."""
+    """Compile a part of a URL. In a part with a placeholder, quotes must not be percent-encoded."""
     parts = known.compile(text, percent_encode, literal)
     if any(map(callable, parts)) and _ENCODED_QUOTE.search(text):
         raise ValueError("write quotes and backslashes unencoded; this service encodes them")
@@ -263,7 +263,7 @@ def _in_json(text: str) -> str:
 
 
 def _literal(safe: str) -> Encode:
-    """Return an encoder that changes only invalid characters in a part of a URL."""
+    """Return an encoder for a part of a URL. It encodes only characters that are invalid there."""
 
     def encode(text: str) -> str:
         if _BAD_PERCENT.search(text):

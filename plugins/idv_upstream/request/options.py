@@ -39,7 +39,7 @@ class RequestOptions(Options):
     """The names of the allowed placeholders."""
 
     method: str = ""
-    """The method in capitals. The default is ``GET``, or ``POST`` for a request with a body."""
+    """The HTTP method in capitals. The default is ``GET``, or ``POST`` if there is a body."""
     url: str
     """A path below ``base_url`` with a leading slash, or a complete URL. Placeholders are allowed
     after the host."""
@@ -52,16 +52,16 @@ class RequestOptions(Options):
     form: dict[str, str] | None = None
     """The body as a form, instead of JSON."""
     repeatable: bool | None = None
-    """Allow a second attempt without a response. The default is true for ``GET`` and ``HEAD``."""
+    """Allow a retry after a failed attempt. The default is true for ``GET`` and ``HEAD``."""
 
     @property
     def is_absolute(self) -> bool:
-        """Return whether ``url`` is a complete URL, which does not need ``base_url``."""
+        """True if ``url`` is a complete URL, so that ``base_url`` is not needed."""
         return not self.url.startswith("/")
 
     @property
     def page_size(self) -> int | None:
-        """Return the page size in the request if this is 0 or 1, otherwise ``None``."""
+        """The page size in the request if it is 0 or 1, otherwise ``None``."""
         parameters = {**self.query, **(self.form or {})}
         texts = [self.url, *(f"{name}={value}" for name, value in parameters.items())]
         texts.append(json.dumps(self.json_body).replace("\\", ""))
@@ -107,7 +107,7 @@ class RequestOptions(Options):
         template = self.template("x")
         if template.render_value("x") == template.render_value("y"):
             name = self.placeholders[0]
-            raise ValueError(f"the same for all users; write the placeholder {{{name}}} into it")
+            raise ValueError(f"request is the same for all users; write the placeholder {{{name}}}")
         return self
 
     def template(self, profile_site: str) -> RequestTemplate:
@@ -164,7 +164,7 @@ class CardRequest(FirstRequest):
 
 
 def _report(problems: Iterable[Problem]) -> None:
-    """Raise an error with all problems and their locations."""
+    """Raise one `ValidationError` with all problems and their locations. Without any, return."""
     details = [
         InitErrorDetails(
             type=PydanticCustomError("value_error", "{error}", {"error": text}),

@@ -1,4 +1,4 @@
-"""Requests for one kind of query, compiled once and rendered for each query."""
+"""Templates of requests, compiled once for a kind of query and rendered for each query."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Request(Struct, frozen=True):
     repeatable: bool
 
     def __repr__(self) -> str:
-        """Return a text without values, which may include the query and a credential."""
+        """Return a text without values, since values may include the query and a credential."""
         return "Request()"
 
 
@@ -49,8 +49,8 @@ class RequestTemplate:
     def render_value(self, value: str) -> Request:
         """Return the request with its placeholders replaced by a value.
 
-        Raises `Broken` if the value is invalid in its position. This does not count against the
-        circuit breaker, since the upstream has not failed.
+        Raises `Broken` if the value is invalid in its position. The error does not count against
+        the circuit breaker, since the upstream has not failed.
         """
         if not value or not strict_json.is_unicode(value):
             raise Broken("the query cannot be sent", counts_against_breaker=False)

@@ -1,4 +1,4 @@
-"""A strict parser of an upstream's URLs. It never repairs a URL."""
+"""A strict parser for configured URLs of an upstream. It never repairs a URL."""
 
 from __future__ import annotations
 
@@ -85,4 +85,4 @@ BaseUrl = Annotated[
     AfterValidator(_base_url),
     WithJsonSchema({"type": "string", "examples": ["https://directory.example"]}),
 ]
-"""An ``http`` or ``https`` URL without user info, query, fragment and trailing slash."""
+"""An ``http`` or ``https`` URL without user info, query, fragment or trailing slash."""

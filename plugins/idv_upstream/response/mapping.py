@@ -15,11 +15,11 @@ _NICKNAME = re.compile("[!-~]+")
 _CONDITIONS = ("unavailable_when", "broken_when", "complete_when", "found_when", "not_known_when")
 _FIELDS = ("id", "plan", "card_number", "nickname", "profile_url")
 _MAX_RESULTS = 5
-"""Maximum number of results to record for one expression, on the records of a list."""
+"""Maximum number of results to record for an expression that is evaluated on each record."""
 
 
 class AnotherUser(Broken):
-    """The user in a response is not the requested one."""
+    """Raised if the user in a response is not the requested user."""
 
 
 class _Recorded(Expression):
@@ -46,7 +46,7 @@ class _Recorded(Expression):
 
 
 class ResponseMapper:
-    """Maps documents to users, as the option ``response`` describes.
+    """Maps JSON documents to users, as the option ``response`` describes.
 
     With ``folds_nicknames``, the case of nicknames is ignored.
     """
@@ -77,13 +77,13 @@ class ResponseMapper:
                 field.expression = _Recorded(field.name, field.expression, steps)
 
     def is_not_known(self, document: Any) -> bool:
-        """Return whether ``not_known_when`` is true for a body, or absent. Raises `Broken`."""
+        """Return true if ``not_known_when`` is absent or true for a body. Raises `Broken`."""
         return not self._is_false("not_known_when", document)
 
     def user(self, query: Query, document: Any) -> User | None:
         """Return the user in ``document``, or ``None`` for a certain "not found".
 
-        Raises `Broken`, with the problem and its place, or `Unavailable` for any other document.
+        For any other document, raises `Unavailable`, or `Broken` with the problem and its place.
         """
         record = self._record_of(query, document, echo=self._check_echo)
         if record is None:
@@ -105,7 +105,7 @@ class ResponseMapper:
         return None if record is None else self._fields["id"].required(record)
 
     def _record_of(self, query: Query, document: Any, *, echo: bool) -> Any:
-        """Return the record of the user, or ``None``. Raises an error for an error response."""
+        """Return the user's record, or ``None`` for "not found". Raises an error for any other."""
         for name, kind in (("unavailable_when", Unavailable), ("broken_when", Broken)):
             if name in self._expressions and not self._is_false(name, document):
                 raise kind(f"the response is an error ({name})")
@@ -133,7 +133,7 @@ class ResponseMapper:
         return None
 
     def _is_false(self, name: str, document: Any) -> bool:
-        """Return whether a condition is configured, and false for the document."""
+        """Return true if a condition is configured and is false for the document."""
         condition = self._expressions.get(name)
         return condition is not None and is_falsy(condition.evaluate(document))
 
@@ -177,7 +177,7 @@ class ResponseMapper:
         raise Broken(f"the response is {json_type(given)}, not a record{hint}")
 
     def _is_disabled(self, record: Any, query: Query, *, echo: bool) -> bool:
-        """Return whether a record has a member in ``not_known_when``, and the condition is true."""
+        """Return true if ``not_known_when`` reads a member of the record, and is true for it."""
         condition = self._expressions.get("not_known_when")
         if condition is None or not condition.reads(record):
             return False

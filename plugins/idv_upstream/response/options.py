@@ -28,7 +28,7 @@ _QUOTED_NAME = re.compile('[!=]=\\s*"')
 
 
 class Outcome(StrEnum):
-    """The handling of a response with a status code."""
+    """The handling of a response, by its status code."""
 
     READ = "read"
     NOT_KNOWN = "not_known"
@@ -50,16 +50,16 @@ _DEFAULTS: Mapping[int, Outcome] = {
 def outcome(status: int, overrides: Mapping[int, Outcome]) -> Outcome:
     """Return the outcome for a status code.
 
-    An override of 404 also applies to 204 and 410, because a wrong path may cause all three. All
-    codes without a default are broken. The codes 401, 403 and 407 refuse the credentials of this
-    service, not of a client. Redirects are not followed.
+    An override of 404 also applies to 204 and 410, because a wrong path may cause all three. Codes
+    without a default are `BROKEN`, such as redirects, which are not followed. The codes 401, 403
+    and 407 refuse the credentials of this service, not of a client.
     """
     configured = overrides.get(status) or (overrides.get(404) if status in _LIKE_404 else None)
     return configured or _DEFAULTS.get(status, Outcome.BROKEN)
 
 
 class ResponseOptions(Options):
-    """The mapping from a response to a user, and its meaning."""
+    """The meaning of a response, and its mapping to a user."""
 
     found_when: ExpressionText | None = None
     """An expression on the whole response. A false, empty or null result means "not found"."""
@@ -69,23 +69,23 @@ class ResponseOptions(Options):
     """A condition on the whole response. If it is true, the upstream rejects the request, for
     example because of wrong credentials."""
     error: ExpressionText | None = None
-    """An expression for the error message in a response without a user, for the log. The requested
-    value, long numbers, mail addresses and secrets are masked."""
+    """An expression for the error message in a response without a user. The message is logged, with
+    the requested value, long numbers, mail addresses and secrets masked."""
     complete_when: ExpressionText | None = None
-    """A condition that is true if the response is complete, without a further page. If it is false,
-    the response is an error."""
+    """A condition on the whole response that is true without a further page. A false condition
+    means that the response is an error."""
     select: ListText | None = None
     """An expression for the user's record, or for a list of records. The default is the whole
     response. An empty list means "not found"."""
     pick: Literal["one", "first"] = "one"
-    """The treatment of a list of several users: an error (one), or the first counts (first)."""
+    """The treatment of a list of several users: an error (one), or use the first user (first)."""
     match: Literal["all", "echo"] = "all"
-    """The records in a list that count: all, or only those with the requested nickname or card
-    number (echo). A search for "contains" or "starts with" needs echo."""
+    """The records to use of a list: all, or only records with the requested nickname or card number
+    (echo). If the upstream searches by "contains" or "starts with", echo is needed."""
     id: FieldSource | None = None
     """The id of the user, for the second request (``then``)."""
     plan: FieldSource
-    """The plan."""
+    """The plan of the user."""
     card_number: FieldSource | None = None
     """The card number, as a string of digits."""
     nickname: FieldSource | None = None
@@ -140,14 +140,14 @@ class ResponseOptions(Options):
             if "filter_projection" in kinds and not is_on_record:
                 yield (
                     f"response.{name} ({text}) has a filter: excluded records are read as "
-                    '"not found", and with a wrong name of a member these are all records; select '
+                    '"not found", and a wrong name in the filter excludes all records; select '
                     "the whole list, and write not_known_when for users such as disabled ones"
                 )
             elif any(map(hides, _results_for_others(expression, [] if is_on_record else errors))):
                 yield (
-                    f"response.{name} ({text}) {result} for other responses too, such as an error "
-                    'or one without that member; they are read as "not found"; write something '
-                    f"like {example}"
+                    f"response.{name} ({text}) {result} for other responses too, such as an error, "
+                    "or if its members are missing; such responses are read as "
+                    f'"not found"; write something like {example}'
                 )
         if self.complete_when is not None and "==" not in self.complete_when:
             yield (
@@ -163,7 +163,7 @@ class ResponseOptions(Options):
 
 
 def _results_for_others(expression: Expression, errors: Sequence[Expression]) -> list[Any]:
-    """Return the results of an expression for unexpected responses, such as an error.
+    """Return the results of an expression for unexpected responses, such as error responses.
 
     The expression is evaluated on generated documents. They vary each member that the expression
     or a condition in ``errors`` reads: the member is missing, an unknown text, a literal of

@@ -21,7 +21,7 @@ _CORRUPT = "a compressed response that is damaged"
 
 
 MAX_RETRY_AFTER = 60.0
-"""Maximum pause in seconds that an upstream can demand."""
+"""Maximum pause in seconds that an upstream can demand by ``Retry-After``."""
 
 _SECONDS = re.compile(r"[0-9]{1,9}", re.ASCII)
 
@@ -34,11 +34,11 @@ class Response(NamedTuple):
     """The headers. Their names are case-insensitive."""
     body: bytes
     is_certain: bool = True
-    """Whether the response certainly belongs to its request, by its id or a new connection."""
+    """True if an id, or a new connection, shows that the response belongs to its request."""
 
 
 def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
-    """Return the decompressed body. Raises `Broken`, also for more than `MAX_BODY` bytes.
+    """Return the decompressed body. Raises `Broken` for an invalid body or one above `MAX_BODY`.
 
     Raises `Unavailable` for a body that may be incomplete.
     """
@@ -73,7 +73,7 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 def sent_at(headers: Mapping[str, str]) -> datetime:
-    """Return the time of the upstream's clock, or without ``Date`` of this machine's clock."""
+    """Return the time in ``Date``, or the time of this machine if there is no valid ``Date``."""
     return _date(headers.get("Date", "")) or datetime.now(UTC)
 
 

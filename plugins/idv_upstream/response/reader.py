@@ -30,10 +30,10 @@ _SECONDS = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 def freshness(headers: MultiMapping[str]) -> tuple[float | None, bool]:
-    """Return how long a response may be cached in seconds, and whether it may be cached at all.
+    """Return the maximum cache time of a response in seconds, and whether it may be cached at all.
 
-    Without a valid value, the seconds are ``None``. ``s-maxage`` precedes ``max-age``, since this
-    is a shared cache. The ``Age`` of the response is subtracted. Invalid values are ignored.
+    Without a valid limit, the time is ``None``. ``s-maxage`` precedes ``max-age``, since the cache
+    is a shared one. The ``Age`` of the response is subtracted. Invalid values are ignored.
     """
     text = ",".join(headers.getall("Cache-Control", ()))
     directives = {name.lower(): quoted or plain for name, quoted, plain in _DIRECTIVE.findall(text)}
@@ -49,16 +49,16 @@ def freshness(headers: MultiMapping[str]) -> tuple[float | None, bool]:
 _REFUSED = (401, 403, 407)
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PRIVATE = re.compile(r"\S+@\S+\.\w+|(?=[\w+=~-]*[0-9])[\w+=~-]{20,}|[0-9]{4,}")
-"""Pattern of mail addresses, tokens and card numbers in an upstream's error message."""
+"""Pattern of texts to mask in an error message: mail addresses, tokens and card numbers."""
 _MAX_MESSAGE = 100
 
 
 class ResponseReader:
     """Interprets the responses of one upstream.
 
-    ``statuses`` override outcomes of status codes. With ``hints``, ``Cache-Control`` is followed.
+    ``statuses`` overrides outcomes of status codes. With ``hints``, ``Cache-Control`` is followed.
     ``credential`` is true if a credential is configured. With ``folds_nicknames``, the case of
-    nicknames is ignored. ``secrets`` returns the texts to mask in messages.
+    nicknames is ignored. The function ``secrets`` returns the texts to mask in error messages.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class ResponseReader:
     def read(
         self, query: Query, response: Response, *earlier: Response
     ) -> User | BackendResult | None:
-        """Return the user and the cache time. Raises `Unavailable` or `Broken`.
+        """Return the result of a lookup. Raises `Unavailable` or `Broken`.
 
-        ``earlier`` responses of the same lookup may also shorten the cache time.
+        The headers of ``earlier`` responses of the same lookup may also shorten the cache time.
         """
         user = None
         with self._message_added(query, response):
@@ -93,7 +93,7 @@ class ResponseReader:
         return self.limited(user, response, *earlier)
 
     def limited(self, user: User | None, *responses: Response) -> User | BackendResult | None:
-        """Return the result with the shortest cache time of all ``responses``."""
+        """Return ``user`` as a result, with the shortest cache time of all ``responses``."""
         if not self._hints:
             return user
         limits = [freshness(each.headers) for each in responses if "Cache-Control" in each.headers]
@@ -111,7 +111,7 @@ class ResponseReader:
     def document(self, response: Response) -> Any:
         """Return the JSON document in a response. Raises `Broken` for any other body.
 
-        With ``found_when``, an empty body counts as null.
+        If ``found_when`` is configured, an empty body counts as null.
         """
         if not response.body and self._options.found_when is not None:
             return None
@@ -122,7 +122,7 @@ class ResponseReader:
         return decode_json(response.body)
 
     def wants_body(self, status: int) -> bool | None:
-        """Return whether a response with this status needs its body. ``None`` means optional."""
+        """Return whether to read the body of a response. ``None`` means that it is optional."""
         meaning = outcome(status, self._statuses)
         if meaning in (Outcome.READ, Outcome.NOT_KNOWN):
             return meaning is Outcome.READ or self._options.not_known_when is not None
@@ -137,7 +137,7 @@ class ResponseReader:
 
     @contextmanager
     def _message_added(self, query: Query, response: Response) -> Iterator[None]:
-        """Add the upstream's error message to a failure in the block."""
+        """Add the upstream's error message to the reason of a `LookupFailed` in the block."""
         try:
             yield
         except LookupFailed as failure:
@@ -156,7 +156,7 @@ class ResponseReader:
         return f": {printable(_PRIVATE.sub('…', masked)[:_MAX_MESSAGE])}"
 
     def _is_read(self, response: Response) -> bool:
-        """Return whether to read the body. False means "not found". Raises `LookupFailed`."""
+        """Return true if the body has the result, false for "not found". Raises `LookupFailed`."""
         status = response.status
         meaning = outcome(status, self._statuses)
         if meaning is Outcome.READ:

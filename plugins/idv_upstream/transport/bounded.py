@@ -1,7 +1,7 @@
 """A limit for the size of a response, including interim responses (1xx) and framing.
 
-aiohttp has no limit for these. Only this module uses private parts of aiohttp. If another version
-of aiohttp changes them, lookups still work, but without this limit.
+aiohttp has no such limit. Only this module uses private parts of aiohttp. If another version of
+aiohttp changes these parts, lookups still work, but without this limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def bound_responses(connector: aiohttp.BaseConnector) -> None:
-    """Make connections of ``connector`` fail with `Broken` after `MAX_RESPONSE` bytes."""
+    """Make connections fail with `Broken` after `MAX_RESPONSE` bytes of one response."""
     factory: Any = getattr(connector, "_factory", None)
     protocol: Any = getattr(factory, "func", None)
     if not hasattr(protocol, "set_response_params"):
@@ -35,7 +35,7 @@ def bound_responses(connector: aiohttp.BaseConnector) -> None:
         _left = MAX_RESPONSE
 
         def set_response_params(self, **params: Any) -> None:
-            """Reset the count: aiohttp calls this method before each request."""
+            """Reset the byte limit: aiohttp calls this method before each request."""
             self._left = MAX_RESPONSE
             super().set_response_params(**params)
 

@@ -1,7 +1,7 @@
 """The HTTP client for upstreams. It sends a request once, and reads the response.
 
-Credentials and retries are in `sender`. Errors contain no text of aiohttp, which may quote headers
-of the request or parts of the response.
+Credentials and retries are in `sender`. Errors contain no text of aiohttp, since its texts may
+quote headers of the request or parts of the response.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from idv_upstream.transport.tls import Tls
 from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 
 WantsBody = Callable[[int], bool | None]
-"""Takes a status, and returns whether to read the body. ``None`` means that the body is optional:
-after `_OPTIONAL_BODY_TIMEOUT`, it is taken as empty."""
+"""A function of a status code that returns whether to read the body. ``None`` means optional: a
+body that does not arrive within `_OPTIONAL_BODY_TIMEOUT` counts as empty."""
 
 HEADERS: Mapping[str, str] = {
     "Accept": "application/json",
@@ -46,16 +46,16 @@ _KEEPALIVE_TIMEOUT = 4.0
 
 
 class NoResponse(Unavailable):
-    """No part of a response has arrived, so a repeatable request may be sent again."""
+    """Raised if no part of a response arrives. A repeatable request may then be sent again."""
 
     status: ClassVar[None] = None
-    """``None``, in place of the status of a `Response`."""
+    """Always ``None``, where a `Response` has its status code."""
 
 
-# The first match counts.
+# The first row with a matching class counts.
 _FAILURES: tuple[tuple[type[Exception], type[LookupFailed], str], ...] = (
     (aiohttp.ConnectionTimeoutError, NoResponse, "connection timed out"),
-    (aiohttp.ClientConnectorDNSError, NoResponse, "its host name cannot be resolved"),
+    (aiohttp.ClientConnectorDNSError, NoResponse, "the host name cannot be resolved"),
     (aiohttp.ClientSSLError, NoResponse, "TLS handshake failed"),
     (aiohttp.ClientConnectorError, NoResponse, "connection failed"),
     (aiohttp.ClientConnectionError, NoResponse, "connection lost"),
@@ -72,15 +72,15 @@ _CERTIFICATE_ALERT = re.compile(
 )
 
 _is_reused: ContextVar[bool] = ContextVar("is_reused", default=True)
-"""Whether the last request of this task reused a connection. Traces of aiohttp would cost 10 µs."""
+"""True if a task's last request reused a connection. Traces of aiohttp would take 10 µs for it."""
 
 
 class _Resolver(AbstractResolver):
     """Calls the system's resolver in separate threads, with the timeout `CONNECT_TIMEOUT`.
 
-    All backends share the few threads of the event loop's resolver. There, a name server that does
-    not respond would block the other backends. A call cannot be cancelled, and may take a minute.
-    Requests for the same name share a call, so there are at most as many threads as names.
+    In the event loop's resolver, all backends would share a few threads, and a name server that
+    does not respond would block all of them. A call cannot be cancelled, and may take a minute.
+    Requests for the same name share a call, so there is at most one thread per name.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _NoCookies(aiohttp.DummyCookieJar):
-    """Ignores ``Set-Cookie`` without parsing it, as aiohttp 3.13 logs names of invalid cookies."""
+    """Ignores ``Set-Cookie`` unparsed, because aiohttp 3.13 logs names of invalid cookies."""
 
     def update_cookies_from_headers(self, headers: Sequence[str], response_url: URL) -> None:
         """Ignore the headers."""
@@ -149,7 +149,7 @@ class _NoCookies(aiohttp.DummyCookieJar):
 async def _without_retry(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Replace errors of aiohttp, after which its session would repeat an idempotent request."""
+    """Replace aiohttp's errors, so that its session does not repeat an idempotent request."""
     try:
         return await handler(request)
     except (aiohttp.ClientError, OSError) as error:
@@ -197,9 +197,9 @@ class Client:
     async def send(
         self, request: Request, wants_body: WantsBody, *, on_new: bool = False
     ) -> Response:
-        """Send a request with a complete URL, once. With ``on_new``, use a new connection.
+        """Send a request once. Its URL must be complete. With ``on_new``, use a new connection.
 
-        Raises `Unavailable` or `Broken` without a complete response.
+        Raises `Unavailable` or `Broken` if no complete response arrives.
         """
         url = request.url
         if not (url.isascii() and url.isprintable() and " " not in url and "#" not in url):
@@ -233,7 +233,7 @@ class Client:
 
 
 async def _read(content: aiohttp.StreamReader) -> bytes:
-    """Return up to `MAX_BODY` bytes of a body, and one more byte of a longer body."""
+    """Return a body, cut after `MAX_BODY` + 1 bytes. The last byte shows that it is too long."""
     if content.is_eof():  # a short body usually arrives with its head
         return content.read_nowait(MAX_BODY + 1)
     body = bytearray()
@@ -244,8 +244,8 @@ async def _read(content: aiohttp.StreamReader) -> bytes:
 
 def _failure(error: Exception) -> LookupFailed:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        reason = getattr(error.certificate_error, "verify_message", "it cannot be verified")
-        return Broken(f"its TLS certificate is not trusted: {reason.removesuffix('.')}")
+        reason = getattr(error.certificate_error, "verify_message", "verification failed")
+        return Broken(f"the TLS certificate is not trusted: {reason.removesuffix('.')}")
     if isinstance(error, aiohttp.ClientOSError) and _CERTIFICATE_ALERT.search(str(error)):
         return Broken("TLS refused: the client certificate is missing or not accepted")
     return next(kind(reason) for raised, kind, reason in _FAILURES if isinstance(error, raised))

@@ -39,7 +39,7 @@ class _Format(NamedTuple):
         """Return the current text of a secret. Raises `Broken` for an invalid text."""
         text = secret.get_secret_value()
         if not self.pattern.fullmatch(text):
-            raise Broken(f"its credential is {self.problem}")
+            raise Broken(f"the configured credential is {self.problem}")
         return text
 
 
@@ -75,7 +75,7 @@ class _Credential(Options):
     scheme: ClassVar[str] = "Bearer"
 
     def secret(self) -> str:
-        """Return the current secret in its form for requests. Raises `Broken` if it is invalid."""
+        """Return the current secret as requests send it. Raises `Broken` for an invalid secret."""
         return ""
 
     def secrets(self) -> Iterator[SecretStr]:
@@ -104,14 +104,14 @@ class BearerToken(_Credential):
     kind: Literal["bearer"]
     """The kind of credential."""
     token: Annotated[Secret, AfterValidator(TOKEN.check)]
-    """The token from the upstream."""
+    """The token, issued by the upstream."""
 
     def secret(self) -> str:
         return TOKEN.read(self.token)
 
 
 class BasicPassword(_Credential):
-    """A name and a password, sent in ``Authorization: Basic``."""
+    """A user name and a password, sent in ``Authorization: Basic``."""
 
     scheme = "Basic"
 
@@ -133,11 +133,11 @@ class KeyInPlace(_Credential):
     kind: Literal["api_key"]
     """The kind of credential."""
     header: _OwnHeader | None = None
-    """The header for the key. Its value is the key without a prefix."""
+    """The request header for the key. Its value is the key without a prefix."""
     query: Annotated[str | None, Field(pattern=r"^[!-~]{1,64}$", validate_default=True)] = None
     """The query parameter for the key. Access logs of servers and proxies may contain it."""
     value: Annotated[Secret, AfterValidator(_KEY.check)]
-    """The key from the upstream."""
+    """The key, issued by the upstream."""
 
     @field_validator("query")
     @classmethod
@@ -175,7 +175,7 @@ class IssuedToken(_Credential):
     issuer: ClassVar[str]
     """The name of the issuer in messages."""
     max_pause: ClassVar[float]
-    """Maximum pause in seconds. The pause grows with each refusal."""
+    """Maximum pause in seconds before the next token request. Each refusal lengthens the pause."""
 
     @abstractmethod
     def token_request(self) -> Request:
@@ -183,7 +183,7 @@ class IssuedToken(_Credential):
 
     @abstractmethod
     def where(self) -> tuple[str, str | None]:
-        """Return the expressions for the token and its lifetime in the response of the issuer."""
+        """Return two expressions on the issuer's response: for the token and for its lifetime."""
 
 
 class ClientCredentials(IssuedToken):
@@ -231,7 +231,7 @@ class LoginRequest(Options):
     """The request for a login, and the place of the token in its response."""
 
     url: _TokenUrl
-    """The URL of the login. The name and the password are sent by POST."""
+    """The complete URL of the login. A POST request sends the name and the password."""
     headers: dict[_OwnHeader, Secret] = Field(default_factory=dict)
     """Additional headers of the login request."""
     json_body: dict[str, Secret] = Field(alias="json")
@@ -242,8 +242,8 @@ class LoginRequest(Options):
     """An expression for the token's lifetime in seconds, or for its expiry time, in the response.
     If the token is a JWT, its ``exp`` also limits its use."""
     header: _OwnHeader = "Authorization"
-    """The request header for the token. In ``Authorization``, the value is ``Bearer`` and the
-    token."""
+    """The request header for the token. The value is the token alone, except in ``Authorization``:
+    there, ``Bearer`` precedes the token."""
 
 
 class Login(IssuedToken):
@@ -253,7 +253,7 @@ class Login(IssuedToken):
     max_pause = 3600.0  # the refusals of all processes together may lock the account
 
     kind: Literal["login"] = "login"
-    """The kind of credential. It may be omitted here."""
+    """The kind of credential. It may be omitted if ``login`` is set."""
     login: LoginRequest
     """The login request."""
 
@@ -281,4 +281,4 @@ Credential = Annotated[
     NoCredential | BearerToken | BasicPassword | KeyInPlace | ClientCredentials | Login,
     Field(discriminator="kind"),
 ]
-"""The credential of the service. Its member ``kind`` selects the class."""
+"""The credential of this service for an upstream. The member ``kind`` selects the class."""

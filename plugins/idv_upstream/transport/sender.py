@@ -1,6 +1,7 @@
 """The sender of requests to an upstream. It adds the credential, and retries.
 
-Retry libraries such as stamina repeat a single call. They have no retry budget for all requests.
+No retry library is used: libraries such as stamina limit the retries of a single call, but have no
+retry budget for all requests.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from idv_upstream.transport.tls import Tls, TlsOptions
 from idv_upstream.transport.tokens import Tokens
 from tornado_idv import Broken, Masker, Unavailable
 
-# The seconds before a retry, and the maximum of the random part.
+# Seconds before a retry: the fixed part, and the maximum of the random part.
 _PAUSE, _JITTER = 0.01, 0.04
 # The retry budget. Each request earns 1, and a retry costs 5. Up to ten retries in a row are
 # possible. Without a budget, an upstream that fails all requests would get twice the usual load.
@@ -49,8 +50,8 @@ class _BoundRequest(NamedTuple):
 class Sender:
     """Sends the requests of one backend, with shared connections and a shared credential.
 
-    A lookup with its retry and the request for a token must end within ``timeout`` seconds. There
-    is no timer for this, since the service cancels a lookup after its timeout.
+    A lookup, including a retry and a token request, must end within ``timeout`` seconds. This class
+    sets no timer for it, since the service cancels a lookup after its timeout.
     """
 
     def __init__(
@@ -111,10 +112,9 @@ class Sender:
     async def send(
         self, request: Request, wants_body: WantsBody, *, on_new: bool = False
     ) -> Response:
-        """Send a request, with a retry if this is allowed.
+        """Send a request. Retry it once after a failure, where the retry budget allows it.
 
-        With ``on_new``, use a new connection. Raises `Unavailable` or `Broken` without a complete
-        response.
+        With ``on_new``, use a new connection. Raises `LookupFailed` without a complete response.
         """
         origin = "" if request.url[0] == "/" else origin_of(request.url)
         if request.url[0] == "/":
@@ -124,7 +124,7 @@ class Sender:
         wait = self._wait(origin)
         if wait > 0:
             raise Unavailable(
-                "no request sent: its Retry-After has not passed",
+                "no request sent: the Retry-After of the upstream has not passed",
                 counts_against_breaker=False,
                 retry_after=wait,
             )
@@ -144,7 +144,7 @@ class Sender:
         return result
 
     def _wait(self, origin: str) -> float:
-        """Return the seconds until the end of the ``Retry-After`` of an origin."""
+        """Return the seconds until the ``Retry-After`` of an origin ends, at most 0 without one."""
         return self._retry_after[origin] - self._timer() if origin in self._retry_after else 0.0
 
     async def _attempt(self, lookup: _BoundRequest) -> Response | NoResponse:

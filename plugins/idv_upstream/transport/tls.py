@@ -1,4 +1,4 @@
-"""TLS settings for connections to an upstream. New connections use changed files."""
+"""TLS settings for connections to an upstream. Changed files apply to new connections."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class Tls:
             _log.warning(text, self._name)
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for a new connection. Changed files are reloaded, once per second.
+        """Return the context for a new connection. Reload changed files, at most once per second.
 
-        Invalid files are logged and read again by the next check. For example, a certificate and
-        its key do not match until both are replaced.
+        Invalid files are logged, and read again at the next call a second later. For example, a
+        certificate and its key do not match until both are replaced.
         """
         if self._files and self._timer() >= self._check_at:
             self._check_at = self._timer() + _CHECK_INTERVAL
@@ -97,7 +97,7 @@ def _signatures(files: list[Path]) -> list[FileSignature | None]:
 
 @cache
 def _shared_context(options: TlsOptions) -> ssl.SSLContext:
-    """Return a context shared by all backends without files, since its certificates load slowly."""
+    """Return the context of all backends without files. It is shared, since it loads slowly."""
     return _context(options)
 
 

@@ -24,8 +24,8 @@ _PAUSE = 5.0
 _PAUSE_FACTOR = 4
 _DEFAULT_LIFETIME = 300.0
 _MAX_LIFETIME = 3600.0
-"""Maximum lifetime. It limits the use of a revoked token: some upstreams do not respond with 401,
-but with an empty list."""
+"""Maximum lifetime of a token. It limits the use of a revoked token: some upstreams respond to it
+with an empty list instead of 401."""
 _FIRST_TIMESTAMP, _FIRST_IN_MILLISECONDS = 1e9, 1e11
 """The lowest values of ``expires`` that are read as a Unix time in seconds, or in milliseconds."""
 
@@ -36,12 +36,12 @@ _TEMPORARY = (408, 429, *range(500, 1000))
 
 
 class Tokens:
-    """Caches the token, and requests a new one before the old one expires.
+    """Caches a token, and requests a new token before the old token expires.
 
-    Concurrent callers share one request to the issuer. A cancelled caller does not cancel it. After
-    a failure, there is a pause of 5 s, or of the issuer's ``Retry-After`` if this is longer. If the
-    same request is refused repeatedly, the pause grows up to ``max_pause``. ``timeout`` is the
-    maximum time of one request to the issuer, in seconds.
+    Concurrent callers share one request to the issuer. Cancelling a caller does not cancel it. The
+    pause after a failure is the issuer's ``Retry-After``, but at least 5 s. If the same request is
+    refused repeatedly, the pause grows up to ``max_pause``. ``timeout`` is the maximum time of one
+    request to the issuer, in seconds.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Tokens:
         self._rejected_until = self._timer() + _PAUSE
 
     async def close(self) -> None:
-        """Cancel a request to the issuer."""
+        """Cancel a pending request to the issuer."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait([self._fetching])
@@ -164,9 +164,10 @@ def _read(auth: IssuedToken, response: Response) -> tuple[str, float]:
 
 
 def _time(expires: Any, now: float) -> float:
-    """Return a Unix time from a number or an ISO 8601 time. Raises one of `_NO_TIME`.
+    """Return ``expires`` as a Unix time. Raises one of `_NO_TIME` for an invalid value.
 
-    A small number is a lifetime. Numbers may be strings, since some servers send them so.
+    ``expires`` may be an ISO 8601 time, a Unix time or, as a small number, a lifetime in seconds.
+    Numbers may also be strings, since some servers send strings.
     """
     try:
         number = math.nan if isinstance(expires, bool) else float(expires)
