@@ -59,9 +59,9 @@ class LdapBackend(Backend[LdapOptions]):
         return self._pool.problem
 
     async def open(self) -> None:
-        """Connect and bind. Raises `StartError` for a permanent error, as a missing ``base_dn``.
+        """Connect and bind. Raises `StartError` for a permanent error, such as no ``base_dn``.
 
-        If no server can be reached, this is logged, and retried in the background.
+        If no server can be reached, log an error and retry in the background.
         """
         tls = self.options.tls
         for file in (tls.ca_file, tls.cert_file, tls.key_file):
@@ -78,7 +78,7 @@ class LdapBackend(Backend[LdapOptions]):
                 await asyncio.wait_for(self._warn_of_unseen(), self.options.connect_timeout)
 
     async def _warn_of_unseen(self) -> None:
-        """Log a warning for each attribute that no entry has, or that is not readable."""
+        """Log a warning for each configured attribute that no entry has, or is not readable."""
         for name in sorted({*self._mapper.attributes, *self.options.filter_attributes}):
             with suppress(LookupFailed):
                 find = methodcaller("first", f"({name}=*)")
@@ -89,7 +89,7 @@ class LdapBackend(Backend[LdapOptions]):
     async def find(
         self, query: Query, steps: list[Step] | None = None
     ) -> User | BackendResult | None:
-        """Search the directory. If canaries are configured, the result contains the server."""
+        """Search the directory for a user. With canaries, the result identifies the server."""
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
         search, options = self._searches[type(query)], self.options
         if steps is not None:
@@ -107,7 +107,7 @@ class LdapBackend(Backend[LdapOptions]):
         return BackendResult(user, server=server) if options.canaries else user
 
     async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
-        """Search the directory. The steps are connections, filter, attributes and expressions."""
+        """Search for a user. Append connections, filter, attributes and results to ``steps``."""
         return await self.find(query, steps)
 
     async def close(self) -> None:

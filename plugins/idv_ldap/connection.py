@@ -1,8 +1,8 @@
 """One bound connection to an LDAP server, with pipelined searches on the event loop.
 
 Only connecting and the bind need a thread. After the bind, the socket is non-blocking, so libldap
-does not block, either. It reads the rest of an incomplete response later. A request larger than the
-send buffer is an error.
+does not block, either. If a response is incomplete, libldap reads the rest later. A request larger
+than the send buffer fails.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _KEEP_ALIVE = {
 _START_TLS = b"\x30\x1d\x02\x01\x01\x77\x18\x80\x161.3.6.1.4.1.1466.20037"
 """The encoded StartTLS request (RFC 4511, section 4.14)."""
 _NO_ATTRIBUTES = ["1.1"]
-"""List of attributes that requests none (RFC 4511, 4.5.1.8). An empty list would request all."""
+"""The list that requests no attributes (RFC 4511, 4.5.1.8). An empty list would request all."""
 _FIRST_PAGE = ldap.controls.SimplePagedResultsControl(size=1, cookie="")
 _LIMIT = 2
-"""Maximum number of entries to return for a search. Two entries already make it ambiguous."""
+"""Maximum number of entries to return for a search. Two entries already make a user ambiguous."""
 
 
 Bound = tuple[Any, Types, bool, str]
@@ -51,7 +51,7 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
     """Connect to a server and bind. This function blocks.
 
     Raises errors of python-ldap, `OSError`, `Refused` for rejected credentials, and `LookupFailed`
-    for an untrusted certificate, and for the reasons of `check_loaded` and `read_types`.
+    for an untrusted certificate and for any reason of `check_loaded` and `read_types`.
     """
     bind = options.bind
     refusal = _try_tls(options, uri) if options.uses_tls(uri) else None
@@ -87,8 +87,8 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
 def _try_tls(options: LdapOptions, uri: str) -> str | None:
     """Make a trial TLS handshake. Return the reason for an untrusted certificate, or ``None``.
 
-    The handshake of libldap has no timeout, and reports no reason. Other TLS errors are ignored,
-    because libldap reports them later. Raises `OSError` for an unreachable server or a timeout.
+    The handshake of libldap, which follows, has no timeout and reports no reason. Other TLS errors
+    are left to that handshake. Raises `OSError` for an unreachable server or a timeout.
     """
     server: Any = urlsplit(uri)
     try:
@@ -114,7 +114,7 @@ def _try_tls(options: LdapOptions, uri: str) -> str | None:
 def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
     """Set every option that libldap would otherwise read from the environment or from its files.
 
-    For a TLS connection, this takes 10 ms, to read the trusted certificates.
+    For a TLS connection, this takes 10 ms, because libldap reads the trusted certificates.
     """
     values: dict[int, Any] = {
         ldap.OPT_PROTOCOL_VERSION: 3,
@@ -142,8 +142,8 @@ def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
 class BoundConnection:
     """A bound connection to a server.
 
-    ``lost`` is a future. After the connection is closed, its result is the cause. ``place`` is the
-    index of the server in ``uris``, and ``server`` identifies the server.
+    When the connection is closed, the future ``lost`` gets the cause as its result. ``place`` is
+    the index of the server in ``uris``, and ``server`` identifies the server.
     """
 
     def __init__(
@@ -172,8 +172,8 @@ class BoundConnection:
     async def first(self, filter_: str, attribute: str | None = None) -> Attributes | None:
         """Return any matching entry, or ``None``. Raises `Unavailable` or `Broken`.
 
-        If the server supports paged results, the entry contains the values of ``attribute``, by the
-        names that the server uses.
+        If the server supports paged results, the entry contains the values of ``attribute``, under
+        the names that the server uses.
         """
         try:
             if attribute is None:
@@ -224,7 +224,7 @@ class BoundConnection:
         # Continuation references to other servers have no name. They are not followed.
         entries = [entry for name, entry in found if name is not None]
         if found and not entries and options.references == "fail":
-            text = "a part of base_dn is on other servers; they are not searched"
+            text = "a part of base_dn is on other servers; other servers are not searched"
             raise Unavailable(text, counts_against_breaker=False)
         return entries
 

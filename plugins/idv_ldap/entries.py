@@ -23,8 +23,8 @@ _NO_SERVER = "ldapi://%2Fnone"
 class FilterTemplate:
     """A filter with a placeholder. Raises `StartError` for an invalid filter.
 
-    ``any`` is the filter with any value. ``attribute`` is the attribute that is compared with the
-    placeholder. It is ``None`` for several attributes, or for a comparison with a part of a value.
+    ``any`` is the filter that matches any value. ``attribute`` is the attribute to compare with the
+    placeholder, or ``None`` if the filter compares several attributes, or only a part of a value.
     """
 
     def __init__(self, text: str) -> None:
@@ -50,8 +50,8 @@ class FilterTemplate:
 class EntryMapper:
     """Maps the attributes of an entry to a user.
 
-    In expressions, an attribute with one value is text, and one with several values is a list. A
-    value with invalid UTF-8 stays bytes, and only the function ``guid`` accepts bytes.
+    In expressions, an attribute with one value is a text, and an attribute with several values is a
+    list of texts. A value that is not UTF-8 stays bytes. Only the function ``guid`` accepts bytes.
     """
 
     def __init__(self, options: LdapOptions) -> None:
@@ -66,7 +66,7 @@ class EntryMapper:
         )
 
     def user(self, attributes: dict[str, list[bytes]]) -> User | None:
-        """Return the user of an entry, or ``None`` by ``not_known_when``. Raises `Broken`."""
+        """Return the user, or ``None`` if ``not_known_when`` is true. Raises `Broken`."""
         record = self.record(attributes)
         if self.not_known_when is not None and self._is_not_known(self.not_known_when, record):
             return None
@@ -93,10 +93,10 @@ class EntryMapper:
                 yield step
 
     def _is_not_known(self, condition: Expression, record: dict[str, Any]) -> bool:
-        """Return the value of a condition.
+        """Return whether a condition is true for a record.
 
-        Raises `Broken` if the condition compares text with an attribute of several values, so that
-        it is true for one of the values, but false for the list.
+        Raises `Broken` if the condition is false for an attribute of several values, but true for a
+        single value of the attribute: the condition compares a text with a list.
         """
         if not is_falsy(condition.evaluate(record)):
             return True
@@ -109,7 +109,7 @@ class EntryMapper:
         return False
 
     def record(self, attributes: dict[str, list[bytes]]) -> dict[str, Any]:
-        """Return the attributes as texts or lists, by the names in the expressions."""
+        """Return the record for expressions: each attribute as a text, or a list of texts."""
         record: dict[str, Any] = {}
         for name, values in attributes.items():
             texts = [_text(each) for each in values]

@@ -1,7 +1,7 @@
 """The import of python-ldap, and the conversion of its errors.
 
-libldap reads ``ldap.conf``, ``~/.ldaprc`` and ``LDAP*`` variables when it is loaded, unless
-``LDAPNOINIT`` is set. They could change trusted certificates, limits and the treatment of aliases.
+Unless ``LDAPNOINIT`` is set, libldap reads ``ldap.conf``, ``~/.ldaprc`` and ``LDAP*`` variables.
+These settings could change trusted certificates, limits and the treatment of aliases.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BROKEN: dict[type[Exception], str] = {
 
 
 class Ambiguous(Broken):
-    """A search found more than one entry."""
+    """Raised if a search finds more than one entry."""
 
 
 REFUSED = (
@@ -55,7 +55,7 @@ REFUSED = (
     ldap.INVALID_CREDENTIALS,
     ldap.UNWILLING_TO_PERFORM,
 )
-"""Errors of a bind with wrong credentials or a locked account. Each server uses some of them."""
+"""Errors of a bind with wrong credentials or a locked account. Servers differ in their choice."""
 
 
 def explain_refusal(error: Exception) -> str:

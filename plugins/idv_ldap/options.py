@@ -27,7 +27,7 @@ NOT_INSTALLED = (
     "python-ldap is not installed; install it with: "
     f"{sys.executable} -m pip install 'python-ldap>=3.4.4,<4'"
 )
-"""The advice names the library, because this project is not on PyPI as a package with extras."""
+"""The error without python-ldap. It names the library, since PyPI has no extra of this project."""
 _PLACEHOLDER = re.compile(r"\{([a-z_]*)\}")
 _IN_FILTER = re.compile(r"\(\s*([A-Za-z0-9][A-Za-z0-9.-]*)[^()=]*=")
 _URI = re.compile(r"(ldaps?)://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")
@@ -48,7 +48,7 @@ def _uri(text: str) -> str:
 
 
 def is_loopback(uri: str) -> bool:
-    """Return whether the server is on this machine."""
+    """Return whether the server of a URI is on this machine."""
     host = urlsplit(uri).hostname or ""
     try:
         return ip_address(host).is_loopback
@@ -57,14 +57,14 @@ def is_loopback(uri: str) -> bool:
 
 
 class BindOptions(Options):
-    """The credentials of the service: a name and a password, or the client certificate."""
+    """The credentials of this service: a name and a password, or the client certificate."""
 
     dn: Annotated[str, Field(min_length=1)] | None = None
     """The distinguished name to bind as."""
     password: Password | None = None
     """The password for ``dn``."""
     sasl: Literal["external"] | None = None
-    """``external`` binds with the client certificate of ``tls``."""
+    """The SASL mechanism. With ``external``, the client certificate of ``tls`` is used."""
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
@@ -72,15 +72,15 @@ class BindOptions(Options):
         if simple == (self.sasl is not None) or (self.dn is None) != (self.password is None):
             raise ValueError("write dn and password, or sasl: external")
         if simple and not (self.password and self.password.get_secret_value()):
-            raise ValueError("password is empty: a server would take that for an anonymous bind")
+            raise ValueError("password is empty: a server would read it as an anonymous bind")
         return self
 
 
 class TlsOptions(Options):
-    """The trusted certificates, and the client certificate."""
+    """The trusted certificates and the client certificate for TLS."""
 
     ca_file: ConfigPath | None = None
-    """The trusted certificates in PEM. The default is the certificates of the system."""
+    """The trusted certificates in PEM. By default, the certificates of the system."""
     cert_file: ConfigPath | None = None
     """The client certificate in PEM."""
     key_file: ConfigPath | None = None
@@ -96,21 +96,21 @@ class TlsOptions(Options):
 def _filter(name: str, text: str) -> str:
     names = _PLACEHOLDER.findall(text)
     if set(names) != {name}:
-        raise ValueError(f"must have the placeholder {{{name}}}, and no other in braces")
+        raise ValueError(f"must have the placeholder {{{name}}}, and no other placeholder")
     if not text.startswith("(") or text.count("(") != text.count(")"):
         raise ValueError("must be a filter in parentheses, such as (uid={" + name + "})")
     return text
 
 
 class NicknameSearch(Options):
-    """The search for a nickname."""
+    """The search for the user with a nickname."""
 
     filter: Annotated[str, AfterValidator(lambda text: _filter("nickname", text))]
     """The filter (RFC 4515), with the placeholder ``{nickname}``."""
 
 
 class CardSearch(Options):
-    """The search for a card number."""
+    """The search for the user with a card number."""
 
     filter: Annotated[str, AfterValidator(lambda text: _filter("card_number", text))]
     """The filter (RFC 4515), with the placeholder ``{card_number}``."""
@@ -128,8 +128,8 @@ class ResponseOptions(Options):
     profile_url: FieldSource | None = None
     """The profile URL. By default, it is derived from the nickname."""
     not_known_when: ExpressionText | None = None
-    """A condition on the attributes. If it is true, as for a disabled user, the result is "not
-    found"."""
+    """A condition on the attributes. If it is true, for example for a disabled user, the result is
+    "not found"."""
 
 
 class LdapOptions(BackendOptions):
@@ -138,33 +138,33 @@ class LdapOptions(BackendOptions):
     uris: Annotated[tuple[Annotated[str, AfterValidator(_uri)], ...], Field(min_length=1)]
     """The servers, in order of preference."""
     bind: BindOptions | None = None
-    """The credentials of the service. By default, the bind is anonymous."""
+    """The credentials of this service. By default, the bind is anonymous."""
     base_dn: str
-    """The entry below which users are searched."""
+    """The distinguished name of the entry below which users are searched."""
     scope: Literal["subtree", "onelevel", "base"] = "subtree"
     """The depth of the search below ``base_dn``."""
     by_nickname: NicknameSearch | None = None
-    """The search for a nickname."""
+    """The search for the user with a nickname."""
     by_card: CardSearch | None = None
-    """The search for a card number."""
+    """The search for the user with a card number."""
     response: ResponseOptions
-    """The sources of the fields of a user."""
+    """The sources of a user's fields in an entry."""
     start_tls: bool = False
     """Upgrade ``ldap://`` to TLS before the bind."""
     tls: TlsOptions = TlsOptions()
-    """The trusted certificates, and the client certificate."""
+    """The trusted certificates and the client certificate for TLS."""
     insecure: bool = False
     """Allow ``ldap://`` without TLS to other machines: passwords and users are in plain text."""
     require_context_csn: bool | None = None
     """Require a contextCSN in the suffix of base_dn. A replica has none until it is loaded.
 
-    By default, servers that offer replication need one. After any server had one, all need one."""
+    By default, only servers that offer replication need it. If one server had it, all need it."""
     references: Literal["ignore", "fail"] = "ignore"
-    """The treatment of a search that returns only references to other servers."""
+    """The treatment of a search that returns only references to other servers: ignore or fail."""
     connect_timeout: Annotated[Duration, Field(gt=0)] = 2.0
-    """The timeout of each step of connecting: connect, TLS and bind."""
+    """The timeout of each step of connecting: TCP, TLS and bind."""
     max_age: Annotated[Duration, Field(gt=0)] = 900.0
-    """The maximum age of a connection, ± 10 %. After it, the first server is tried again."""
+    """The maximum age of a connection, ± 10 %. Its replacement tries the first server first."""
 
     @model_validator(mode="after")
     def _check_complete(self) -> Self:

@@ -22,7 +22,7 @@ from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 _log = logging.getLogger(__name__)
 Found = TypeVar("Found")
 _COUNT = 2
-"""Number of connections. Searches use one while the other is replaced."""
+"""Number of connections. Searches use one connection while the other is replaced."""
 _STEPS = 10
 """Maximum number of steps in `connect`, each limited by `LdapOptions.connect_timeout`."""
 _LOST = Unavailable("the connection was lost")
@@ -30,7 +30,7 @@ RETRY_INTERVAL = 1.0
 RETURN_INTERVAL = 10.0
 """Maximum age in seconds of a connection to a server other than the first in the list."""
 BROKEN_INTERVAL = 60.0
-"""Seconds before the next attempt after a `Broken`. For `Refused`, `Refusals` sets the pauses."""
+"""Seconds before the next attempt after a `Broken` other than `Refused`. See `Refusals` for it."""
 
 
 class ConnectionPool:
@@ -48,7 +48,7 @@ class ConnectionPool:
         self._failure: LookupFailed = Unavailable("the backend is not open")
         self._is_replica = options.require_context_csn
         self.attempts: dict[str, str] = {}
-        """The result of the last attempt to connect, by server."""
+        """The result of the last attempt to connect, by the URI of the server."""
 
     @property
     def problem(self) -> str | None:
@@ -56,14 +56,14 @@ class ConnectionPool:
 
     @property
     def _usable(self) -> list[BoundConnection]:
-        """The connections that are not lost."""
+        """The open connections, without those that were lost."""
         return [each for each in self._open if not each.lost.done()]
 
     async def open(self) -> None:
         """Connect. Raises `Broken` for permanent errors.
 
-        If no server can be reached, this is logged, and connecting is retried in the background. If
-        a server rejects the credentials, connecting is retried, too, but `Refused` is raised.
+        If no server can be reached, log an error and retry in the background. If a server rejects
+        the credentials, raise `Refused` and retry in the background, too.
         """
         refused = None
         try:
@@ -83,7 +83,7 @@ class ConnectionPool:
         If the connection is lost, repeat the search on another connection.
         """
         failure = self._failure.copy()
-        # The pool connects again anyway. An open circuit would only delay the next lookup.
+        # The pool connects again anyway. An open circuit breaker would only delay the next lookup.
         failure.counts_against_breaker = False
         for _ in range(_COUNT + 1):  # each connection may be lost once, and be replaced
             usable = self._usable
@@ -109,7 +109,7 @@ class ConnectionPool:
         self._open.clear()
 
     async def _keep(self, connection: BoundConnection | None) -> None:
-        """Replace a connection when it is lost or old, again and again."""
+        """Replace a connection whenever it is lost or old, and then its replacement."""
         while True:
             if connection is not None:
                 age = self._options.max_age
@@ -139,7 +139,7 @@ class ConnectionPool:
     async def _connect(self) -> BoundConnection:
         """Connect to the first server that responds. Otherwise raise an error with all reasons.
 
-        If a server refuses the credentials, no other is tried, since all have the same accounts.
+        If a server refuses the credentials, stop there, since all servers have the same accounts.
         """
         options, failed = self._options, list[LookupFailed]()
         REFUSALS.check(options)

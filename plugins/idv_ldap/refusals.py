@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from idv_ldap.options import LdapOptions
 
 _FIRST_PAUSE, _FACTOR, _MAX_PAUSE = 60.0, 10.0, 3600.0
-"""Seconds. They permit three attempts in half an hour, as servers may do, and then one per hour."""
+"""Seconds: three attempts in half an hour, which servers usually allow, and then one per hour."""
 _ACCEPTED_FOR = 10.0
-"""Seconds after an accepted bind in which concurrent binds are allowed.
+"""Seconds for which concurrent binds are allowed after an accepted bind.
 
-Otherwise, if a server hangs, the processes would wait for each other.
+Without this time, the processes would wait for each other while a server hangs.
 """
 _PLACES = 4096
-"""Number of records, selected by hash. If two credentials collide, the later pause counts."""
+"""Number of records. Credentials select one by hash. After a collision, the last result counts."""
 _RECORD = struct.Struct("qdd232s")
 """A record: the hash of the credentials, the end and the length of the pause, and the reason.
 
-The length is 0 for accepted credentials.
+The length of the pause is 0 for accepted credentials.
 """
 
 
 class Refused(Broken):
-    """The server refuses the credentials. The next attempt follows after a pause."""
+    """Raised if the server refuses the credentials. The next attempt follows after a pause."""
 
 
 class Refusals:
@@ -49,7 +49,7 @@ class Refusals:
         self._timer = timer
         self._records = mmap(-1, _PLACES * _RECORD.size)
         self._in_process: dict[int, threading.Lock] = {}
-        # A file lock ends with its process. On other systems, a service is a single process.
+        # A file lock ends with its process. Except on Linux, a service is a single process.
         self._file = os.memfd_create("idv_ldap") if sys.platform == "linux" else None
 
     def check(self, options: LdapOptions) -> float:
@@ -67,7 +67,7 @@ class Refusals:
         """Allow one bind with these credentials at a time in all processes, and record the result.
 
         For `_ACCEPTED_FOR` seconds after an accepted bind, concurrent binds are allowed. Raises
-        `Refused` during a pause, and `Unavailable` after a timeout.
+        `Refused` during a pause, and `Unavailable` if another process takes too long.
         """
         credentials = _hash(options)
         with self._locked(credentials, options.connect_timeout):
@@ -104,7 +104,7 @@ class Refusals:
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        raise Unavailable("the bind of another process takes too long") from None
+                        raise Unavailable("the bind of another worker takes too long") from None
                     time.sleep(0.01)
             try:
                 yield

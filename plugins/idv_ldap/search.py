@@ -29,7 +29,7 @@ class Search:
         self.template = FilterTemplate(filter_)
         self._attributes = attributes
         self._witness: str | None = None
-        """A value that found an entry. ``None``: no entry was found yet. Empty: it is not known."""
+        """The value of a found entry. ``None`` before any entry is found, empty if not readable."""
         self._seen_at: WeakKeyDictionary[BoundConnection, float] = WeakKeyDictionary()
         self._lock = asyncio.Lock()
 
@@ -70,6 +70,6 @@ class Search:
             )
         self._witness = next((values[0].decode() for values in found.values()), "")
         if self._witness and await connection.first(template.render(self._witness)) is None:
-            failure = Broken(f"the server finds no {template.attribute} by its index")
+            failure = Broken(f"a stored {template.attribute} is not found by the server's index")
             connection.lose(failure)  # Samba may find it on a new connection
             raise failure

@@ -1,7 +1,7 @@
 """The schema of a server, and the state of a replica.
 
 A filter with an unknown attribute finds no entry, in OpenLDAP without an error (RFC 4511, section
-4.5.1.7, "Undefined"). Then every user would be "not known". A server may also return values under
+4.5.1.7, "Undefined"). Then every user would be "not found". A server may also return values under
 other names than requested, such as ``title;lang-en`` or ``ou``.
 """
 
@@ -43,7 +43,7 @@ def parse_types(definitions: Iterable[bytes]) -> Types:
 
 
 def select(types: Types, attributes: Attributes, requested: Iterable[str]) -> Attributes:
-    """Return the values by the requested names, since a server may use other names.
+    """Return the values under the requested names. The server may use other names.
 
     Raises `Broken` for values of another type, or with other options, than requested. Such a type
     may be a subtype of a requested type. Without an error, the attribute would seem to be missing.
@@ -69,8 +69,8 @@ def select(types: Types, attributes: Attributes, requested: Iterable[str]) -> At
 def read_types(handle: Any, options: LdapOptions, names: Iterable[str]) -> Types:
     """Return the attribute types of the server, or none if its schema is unreadable.
 
-    This function blocks. Raises `Broken` if one of ``names`` has no type, and errors of
-    python-ldap, such as for a missing ``base_dn``.
+    This function blocks. Raises `Broken` for a name in ``names`` without a type, and errors of
+    python-ldap, for example for a missing ``base_dn``.
     """
     places = _read(handle, options.base_dn, "subschemaSubentry", is_required=True)
     definitions: list[bytes] = []
@@ -79,7 +79,7 @@ def read_types(handle: Any, options: LdapOptions, names: Iterable[str]) -> Types
         definitions += schema["attributetypes"]
     types = parse_types(definitions)
     if not types:
-        text = "backend %s: the schema cannot be read: an unknown attribute would find no user"
+        text = "backend %s: the schema cannot be read: unknown attributes are not detected"
         _log.warning(text, options.name)
     for name in names if types else ():
         base = name.partition(";")[0]
@@ -92,7 +92,7 @@ def check_loaded(handle: Any, base_dn: str, *, is_replica: bool | None) -> bool:
     """Return whether the database of ``base_dn`` has a ``contextCSN``. This function blocks.
 
     OpenLDAP writes this attribute into the suffix of each replicated database. A replica gets it at
-    the end of the first refresh. If it is missing, raises `Unavailable` for a replica. If
+    the end of the first refresh. Raises `Unavailable` for a replica without this attribute. If
     ``is_replica`` is ``None``, a server that offers replication counts as a replica. Also raises
     `Unavailable` for an unsynchronized controller of Active Directory, and errors of python-ldap.
     """
@@ -126,7 +126,7 @@ def identify(handle: Any) -> str:
 def _read(
     handle: Any, name: str, *attributes: str, kind: str = "*", is_required: bool = False
 ) -> defaultdict[str, list[bytes]]:
-    """Return attributes of an entry by their names in lower case: servers use different cases."""
+    """Return attributes of an entry by name in lower case, since servers differ in the case."""
     entry: defaultdict[str, list[bytes]] = defaultdict(list)
     try:
         found = handle.search_s(name, ldap.SCOPE_BASE, f"(objectClass={kind})", attributes)

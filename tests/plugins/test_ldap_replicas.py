@@ -264,7 +264,7 @@ def reference(port: int) -> str:
         ({}, "not found"),
         (
             {"references": "fail"},
-            "unavailable: a part of base_dn is on other servers; they are not searched",
+            "unavailable: a part of base_dn is on other servers; other servers are not searched",
         ),
     ],
     ids=["ignored", "failing"],
