@@ -1,1 +1,1 @@
-"""Fault injection: each response is compared with the true state of the users."""
+"""Tests by fault injection. They compare each response with the true state of the users."""

@@ -1,4 +1,4 @@
-"""Check responses against the reference, the true users at the time of the request."""
+"""Check responses against the reference: the true state of the users at any time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Outcome = Literal["fresh", "stale", "404", "503", "422", "wrong"]
 class Times:
     """The configured times of a service in seconds.
 
-    ``lag`` is the maximum time until the service notices an edit. ``ttl`` applies to users of an
-    upstream. ``seen_ttl`` applies to sources with noticed edits: it does not permit an answer from
-    before an edit. ``timeout`` is for a request, ``backend_timeout`` for a call of a backend.
+    ``lag`` is the maximum time until the service notices an edit. ``ttl`` is the cache time for
+    users of an upstream, ``seen_ttl`` for sources whose edits the service notices. An edit ends
+    ``seen_ttl``. ``timeout`` is for a request, ``backend_timeout`` for a call of a backend.
     """
 
     ttl: float = 1.0
@@ -36,7 +36,7 @@ class Times:
 
 @dataclass
 class Episode:
-    """One run of a scenario, with its times. At ``recovered`` its effects have ended."""
+    """One run of a fault scenario, with its times. At ``recovered``, all effects have ended."""
 
     scenario: Scenario
     begun: float
@@ -47,7 +47,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Request:
-    """A request with its user, time and port. ``person`` is ``None`` for an invalid format."""
+    """A request with its user, time and port. For an invalid format, ``person`` is ``None``."""
 
     text: str
     person: Person | None
@@ -78,11 +78,10 @@ class Response:
 class Checker:
     """Checks responses against the reference and the fault episodes.
 
-    ``unseen`` has the letters of files behind an upstream: the service does not notice their edits.
-    ``unnotified`` has the ports of processes that notice no edits at all. An edit of any other file
-    purges its cached answers. With ``strict``, a 503 is wrong without a fault of the process.
-    ``believed`` is the ``max_age`` of the canary in seconds: during this time, the service trusts
-    an emptied source.
+    ``unseen`` has the letters of sources whose edits the service does not notice. ``unnotified``
+    has the ports of processes that notice no edits at all. An edit of any other source purges its
+    cached answers. With ``strict``, a 503 is wrong unless a fault affects the process. ``believed``
+    is the ``max_age`` of the canary in seconds: for this time, a service trusts an emptied source.
     """
 
     reference: Reference
@@ -93,10 +92,10 @@ class Checker:
     unnotified: Collection[int] = ()
     believed: float = 0.0
     _failed: dict[int, float] = field(default_factory=dict)
-    """The time of the last failed lookup in a process, by its port."""
+    """The time of the last failed lookup in each process, by port."""
 
     def outcome(self, request: Request, response: Response) -> Outcome:
-        """Classify a response. A *wrong* response must never be sent."""
+        """Return the class of a response. A service must never send a ``wrong`` response."""
         if response.status == 503 or response.ended - request.begun >= self.times.backend_timeout:
             self._failed[request.port] = response.ended
         if request.person is None:
@@ -116,7 +115,7 @@ class Checker:
         return "wrong"
 
     def context(self, request: Request) -> str:
-        """Return the last episodes and plans of the user, with times relative to the request."""
+        """Return the last episodes and the user's last plans, timed relative to the request."""
         now = request.begun
         episodes = [
             f"{each.scenario.name}: begun {each.begun - now:+.2f},"
@@ -129,7 +128,7 @@ class Checker:
         return "; ".join([*episodes, *plans[-4:]])
 
     def _found(self, request: Request, person: Person, response: Response) -> Outcome:
-        """Classify a 200 response. It must be the requested record with a permitted plan."""
+        """Return the class of a 200 response. It must be the record of a permitted time."""
         plan = json.loads(response.body).get("plan")
         active = self._episodes_of(request, response)
         since = self._oldest(request, person, active) - self.times.lag
@@ -145,13 +144,13 @@ class Checker:
         return "fresh" if is_true and not blind else "stale"
 
     def _oldest(self, request: Request, person: Person, active: list[Episode]) -> float:
-        """Return the earliest time for the data of a cached answer."""
+        """Return the earliest time from which the data of a cached answer may be."""
         begun = request.begun
         if self._is_seen(request, person):
             return min([begun, *(each.begun for each in active)])
         # On a busy machine, lookups also fail without a fault: a call of the backend times out, and
-        # then a circuit breaker is open, or a Retry-After has not passed. Then both a stale answer
-        # and a 503 are right. The 503 of other requests is the evidence.
+        # a circuit breaker opens, or a Retry-After begins. Then both a stale answer and a 503 are
+        # right. The evidence is a slow response, or a 503, to an earlier request.
         failed = (
             not self.strict and begun <= self._failed.get(request.port, -math.inf) + self._grace
         )
@@ -159,7 +158,7 @@ class Checker:
 
     @property
     def _grace(self) -> float:
-        """Maximum time from a failure to the end of its effects, in seconds."""
+        """The maximum time from a failure to the end of its effects, in seconds."""
         return 2 * self.times.timeout
 
     def _is_seen(self, request: Request, person: Person) -> bool:
@@ -167,7 +166,7 @@ class Checker:
         return request.port not in self.unnotified and person.nickname[0] not in self.unseen
 
     def _may_be_absent(self, request: Request, person: Person, response: Response) -> bool:
-        """Return whether "not found" was true within the negative TTL, and determinable."""
+        """Return whether "not found" was true within the negative TTL, and could be determined."""
         cached = self.times.negative_ttl + self.times.timeout
         undetermined = any(
             each.scenario.blind
@@ -185,7 +184,7 @@ class Checker:
         return not undetermined and (believed or absent)
 
     def _episodes_of(self, request: Request, response: Response) -> list[Episode]:
-        """Return the episodes that may affect a response. Effects last a bit longer."""
+        """Return the episodes that may affect a response, including a time for their effects."""
         return [
             each
             for each in self.episodes[-2:]
@@ -203,7 +202,7 @@ class Tally:
     worst_latency: float = 0.0
     recovery: float = 0.0
     delays: dict[str, float] = field(default_factory=dict)
-    """The longest time of each kind of change to reach all processes, in seconds."""
+    """The longest time until all processes followed a change, in seconds, by kind of change."""
 
     def add(self, outcome: Outcome, latency: float) -> None:
         """Count a response. ``latency`` is in seconds."""

@@ -1,4 +1,4 @@
-"""These tests use the environment of `tests/`."""
+"""The environment of these tests, which is the same as in `tests/`."""
 
 import environment  # noqa: F401
 import pytest

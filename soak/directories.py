@@ -1,6 +1,6 @@
 """Services over user directories with three kinds of HTTP API, and their faults.
 
-The directories run in this process. A fault replaces their responses, also for existing users.
+The directories run in this process. A fault replaces their responses, even for existing users.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Respond = Callable[[list[Person]], bytes]
 _LATE = 0.003
 CANARY = Person("idv-canary", "9000000000000001")
 BELIEVED = 0.5
-"""``max_age`` of one canary, in seconds. The others have 0."""
+"""The ``max_age`` of the canary of the directory ``late``, in seconds. Other canaries have 0."""
 _AWAY = (0.15, 0.4)
 """Minimum and maximum time until a directory switches between empty and full, in seconds."""
 
@@ -38,10 +38,10 @@ def _json(status: int, record: object) -> bytes:
 
 
 class Directory(Source, ABC):
-    """A directory with an HTTP API. ``fault`` replaces its response to found users."""
+    """A user directory with an HTTP API. During a fault, ``fault`` is called, not `respond`."""
 
     config: ClassVar[str]
-    """The options of its backend."""
+    """The options of a backend for this directory, as YAML."""
 
     def __init__(self, letter: str, reference: Reference) -> None:
         self.fault: Respond | None = None
@@ -57,17 +57,17 @@ class Directory(Source, ABC):
 
     @abstractmethod
     def respond(self, found: Sequence[Person]) -> bytes:
-        """Return the response to a request for one user."""
+        """Return the response to a request for one user. ``found`` has this user, or is empty."""
 
     def hidden(self, found: Sequence[Person]) -> Iterator[tuple[str, Respond]]:
-        """Yield responses of this kind that hide existing users."""
+        """Yield responses of this kind of directory that hide existing users, with their names."""
         yield from ()
 
     def record(self, person: Person) -> dict[str, str]:
         return {"login": person.nickname, "card": person.card, "plan": person.plan}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Respond to the requests of a connection."""
+        """Respond to all requests of a connection."""
         with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             while True:
                 text = unquote((await a_request(reader)).decode())
@@ -86,7 +86,7 @@ def _is_named(person: Person, request: str) -> bool:
 
 
 class RestDirectory(Directory):
-    """A path for each user. A missing user is 404."""
+    """A directory with a path for each user. The response for a missing user is 404."""
 
     config = """
     by_nickname: {url: '/users/{nickname}'}
@@ -102,7 +102,7 @@ class RestDirectory(Directory):
 
 
 class ScimDirectory(Directory):
-    """A list with its total, as in SCIM."""
+    """A directory that responds with a list and its total, as in SCIM."""
 
     config = """
     by_nickname: {url: /Users, query: {filter: 'login eq "{nickname}"', count: "2"}}
@@ -123,7 +123,7 @@ class ScimDirectory(Directory):
 
 
 class GraphqlDirectory(Directory):
-    """Queries in a body, each with a witness."""
+    """A directory for GraphQL queries. Each query also requests a witness, a readable record."""
 
     config = """
     by_nickname:
@@ -153,7 +153,7 @@ class GraphqlDirectory(Directory):
 
 
 def of_directory(directory: Directory) -> Iterator[Scenario]:
-    """Yield responses that leave the existence of a user undetermined."""
+    """Yield the faults of a directory. Most leave the existence of a user undetermined."""
     responses: dict[str, Respond] = {
         "page to log in": lambda _: http(200, b"<html>", kind="text/html"),
         "empty object": lambda _: _json(200, {}),
@@ -204,7 +204,7 @@ async def _coming_and_going(directory: Directory) -> AsyncIterator[None]:
 
 
 def _renamed(response: bytes) -> bytes:
-    """Rename a member of the record. The length of the response stays the same."""
+    """Rename a member of the record without changing the length of the response."""
     return response.replace(b'"card"', b'"carD"')
 
 
@@ -212,8 +212,8 @@ def _renamed(response: bytes) -> bytes:
 async def running_directory_sites(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
     """Run a service over a directory of each kind, for at most ``max_seconds``.
 
-    Each has a canary. The canary of ``late`` has a ``max_age``, so an emptied directory is trusted
-    for some time.
+    Each directory has a canary. The canary of ``late`` has a ``max_age``: for this time, a service
+    trusts the directory after it was emptied.
     """
     kinds = {"rest": RestDirectory, "scim": ScimDirectory, "graphql": GraphqlDirectory}
     kinds["late"] = RestDirectory

@@ -1,4 +1,4 @@
-"""Edits of users during failures and failovers of their server."""
+"""Edits of users during failures and failovers of the server with the users."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from soak.replica_changes import Edit
 from support.faults.client import Person
 
 LIMITS = "timeout: 800ms, breaker: {failures: 5, open_for: 300ms, open_max: 1s}"
-"""A timeout that even a busy machine does not reach: without a fault, a 503 is wrong."""
+"""Limits of a backend. Even a busy machine does not reach the timeout, so a 503 needs a fault."""
 _SETTLED = 5.0
 """Maximum time until services follow a failover, in seconds."""
 
 
 class LockedSource(Source):
-    """A source for edits by several threads.
+    """A source of users that several threads may edit.
 
-    Each edit holds ``lock``. A fault holds it while no server accepts writes.
+    Each edit holds ``lock``. A fault holds ``lock``, too, while no server accepts writes.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -62,12 +62,12 @@ async def editing(source: LockedSource) -> AsyncIterator[None]:
 
 
 async def settle(edit: Edit, ports: Collection[int]) -> None:
-    """Make an edit. Wait until these processes follow, up to the maximum time of a failover."""
+    """Make an edit. Wait until the processes at ``ports`` notice it, but at most `_SETTLED`."""
     await edit.make()
     deadline = time.monotonic() + _SETTLED
     while not all([await edit.is_seen(port) for port in ports]):
         if time.monotonic() > deadline:
-            break  # the next edit will report it
+            break  # the next edit will report the delay
         await asyncio.sleep(0.1)
 
 
@@ -83,9 +83,9 @@ def edited(
     lag: float = 0.0,
     hold: float = 0.0,
 ) -> Scenario:
-    """Return a scenario with edits of users, noticed by the processes at ``ports``.
+    """Return a scenario that also edits users, and waits for the processes at ``ports`` to notice.
 
-    Without ``ports`` there are no edits. The scenario lasts for ``hold`` seconds or longer.
+    Without ``ports``, no users are edited. The scenario lasts for ``hold`` seconds or longer.
     """
     random = Random(0)
 

@@ -2,9 +2,9 @@
 
 Faults that no service can detect are left out (docs/explanation/cache.md):
 
-- split brain of users: the old primary is always stopped before the promotion;
-- a promotion without the last writes: the standby has replayed them;
-- a hanging receiver: while the primary hangs, nothing is written to it.
+- split brain of users: here, the old primary is always stopped before the promotion;
+- a promotion without the last writes: here, the standby has replayed them;
+- a hanging receiver: here, nothing is written to a primary that hangs.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from support.databases.postgres_cluster import Cluster, running_cluster
 
 _TIMES = replace(TIMES, ttl=0.5, negative_ttl=0.5, lag=MAX_LAG + 1)
 _NOTIFIED = "negative_ttl: 6s, notify: {}"
-"""A "not found" is cached for longer than a fault, so only a notification can purge it."""
+"""Options with notifications. Only they can purge "not found", cached for longer than a fault."""
 _UNNOTIFIED = f"cache_ttl: {_TIMES.ttl}s, negative_ttl: {_TIMES.negative_ttl}s"
 _SETTINGS = "\nwal_keep_size = 256MB\nwal_retrieve_retry_interval = 300ms\n"
-"""With these settings, a disconnected standby follows again soon."""
+"""Settings with which a disconnected standby follows again soon."""
 
 
 class OnPrimary:
-    """Checks that these processes use the primary, with a new user on the primary alone."""
+    """A check that the processes at ``ports`` use the primary: a user only there is found."""
 
     name = "primary"
 
@@ -42,7 +42,7 @@ class OnPrimary:
         self._source, self._caller, self._ports = source, caller, ports
 
     async def make(self) -> None:
-        """Do nothing."""
+        """Do nothing: each call of `is_seen` creates a user."""
 
     async def is_seen(self, port: int) -> bool:
         if port not in self._ports:
@@ -53,7 +53,7 @@ class OnPrimary:
 
 
 def _configs(cluster: Cluster, database: str, pooler: int | None) -> dict[str, str]:
-    """Return the configurations of all processes. Processes named any-… prefer the primary."""
+    """Return the configuration of each process, by name. Processes any-… prefer the primary."""
 
     def config(access: str, role: str, dsn: str | None = None) -> str:
         dsn = dsn or cluster.dsn(database, role=role)
@@ -81,7 +81,7 @@ def _configs(cluster: Cluster, database: str, pooler: int | None) -> dict[str, s
 async def running_postgres_failover(
     folder: Path, max_seconds: float, only: Collection[str] = ()
 ) -> AsyncIterator[list[Site]]:
-    """Run services over one cluster for a limited time. ``only`` selects scenarios by name."""
+    """Run services over one cluster, for at most ``max_seconds``. ``only`` selects scenarios."""
     async with AsyncExitStack() as stack:
         cluster = stack.enter_context(running_cluster())
         for server in cluster.servers:

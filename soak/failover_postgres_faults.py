@@ -18,15 +18,15 @@ from support.databases.postgres_server import create_database
 from support.faults.client import Person
 
 MAX_LAG = 1.0
-"""Maximum lag of a standby for "not found" answers, in seconds."""
+"""Maximum lag of a standby whose "not found" is trusted, in seconds."""
 _DELAY = 0.4
-"""A permitted lag of a standby, in seconds."""
+"""A lag of a standby that is permitted, in seconds."""
 _BEHIND = MAX_LAG + 2
-"""Length of a lag, in seconds. In the last second, answers of the standby would be wrong."""
+"""Length of a fault with a lag, in seconds. In the last second, a standby's answer is wrong."""
 
 
 class ClusterSource(LockedSource, PostgresSource):
-    """Users written one by one to the current primary, with notifications."""
+    """Users in a cluster. Each is written by a statement to the primary, with a notification."""
 
     def __init__(self, cluster: Cluster, reference: Reference) -> None:
         self.cluster = cluster
@@ -51,7 +51,7 @@ class ClusterSource(LockedSource, PostgresSource):
 
     @asynccontextmanager
     async def without_replay(self) -> AsyncIterator[str]:
-        """Yield the nickname of a user that exists on the primary alone."""
+        """Yield the nickname of a user who exists only on the primary, since replay is paused."""
         with self.lock:
             self._probes += 1
             nickname = f"probe-{self._probes}"
@@ -72,7 +72,7 @@ class ClusterFaults:
         self._conninfo = ""
 
     def scenarios(self, ports: Collection[int]) -> Iterator[Scenario]:
-        """Yield each fault, for observation of the processes at these ports."""
+        """Yield each fault, with its effects on the processes at ``ports``."""
         behind = [port for port in ports if port not in self._direct]
         lags = {
             "replay paused": (self._cluster.pause_replay, self._cluster.resume_replay),
@@ -120,7 +120,7 @@ class ClusterFaults:
         followers: Collection[int] = (),
         **more: Any,
     ) -> Scenario:
-        """Return a fault. With followers, users are edited during the fault."""
+        """Return a fault. If there are ``followers``, users are edited during the fault."""
         return edited(
             name,
             injected(begin, end),

@@ -1,7 +1,7 @@
 """Services over users and a shared cache in Redis behind Sentinels, during changes of the primary.
 
-An operator writes the users to the primary named by the Sentinels. If a promotion loses writes,
-these users still count as existing. Until they are written again, the response is 503, never 404.
+An operator writes the users to the primary that the Sentinels name. If a promotion loses users,
+they still count as existing. Until they are written again, the response is 503, never 404.
 
 Faults that no service can detect are left out (docs/explanation/cache.md):
 
@@ -36,22 +36,22 @@ from soak.replica_changes import Caller, Edit
 from support.databases.redis_partitions import SERVICE, Node, SentinelGroup, running_group
 
 _TIMES = replace(TIMES, negative_ttl=0.0, lag=2.0)
-"""A service polls the Sentinels every second, and a purge takes up to one more second."""
+"""The ``lag`` of 2 s: a service polls the Sentinels every second, and a purge takes up to 1 s."""
 _CONFIG = """\
 admin: {{port: 0}}
 shared_cache: {{kind: redis, {access}, secret: {secret}, timeout: 250ms}}
 {config}  - {{name: r, kind: redis, {access}, negative_ttl: 6s, {limits}}}
 """
 _HOLD = 3.0
-"""Minimum length of a fault, in seconds. After two, answers of the old primary are wrong."""
+"""Minimum length of a fault, in seconds. After 2 s, answers of the old primary are wrong."""
 _MISSING = 1.5
-"""Length of a reload of users, in seconds. During it, the users are not complete."""
+"""Seconds for which the users are declared incomplete, as during a reload."""
 _PURGED = 2.0
-"""Timeout for the delivery of a purge, in seconds. A fault may prevent it."""
+"""Seconds to retry a purge. During a fault, it may not be delivered in this time."""
 
 
 class GroupSource(LockedSource, RedisSource):
-    """Users written to the primary of the Sentinels. One service purges each change."""
+    """Users on the primary that the Sentinels name. After a write, a service purges the changes."""
 
     def __init__(self, group: SentinelGroup, reference: Reference) -> None:
         self.group = group
@@ -80,7 +80,7 @@ class GroupSource(LockedSource, RedisSource):
             self.write()
 
     def _purge(self, nicknames: Sequence[str]) -> None:
-        """Purge users, with retries until the purge is delivered."""
+        """Purge users at a random service. Retry until the purge is delivered, or for `_PURGED`."""
         if not self.admin:
             return
         what = {"nickname": f"@{nicknames[0]}"} if len(nicknames) == 1 else {"backend": "r"}
@@ -98,7 +98,7 @@ class GroupSource(LockedSource, RedisSource):
 
 
 class GroupFaults:
-    """The faults of a group, for observation of its services."""
+    """The faults of a group of Redis servers and Sentinels."""
 
     def __init__(self, source: GroupSource, edit: Edit, caller: Caller) -> None:
         self._source, self._group, self._edit, self._caller = source, source.group, edit, caller
@@ -127,7 +127,7 @@ class GroupFaults:
         affects: Collection[int] | None = None,
         follow: bool = True,
     ) -> Scenario:
-        """Return a fault with edits of users. With ``follow``, all processes must follow them."""
+        """Return a fault with edits of users. With ``follow``, all processes must notice them."""
 
         @asynccontextmanager
         async def healed() -> AsyncIterator[None]:
@@ -164,9 +164,9 @@ class GroupFaults:
     async def _set_ready(self) -> None:
         """Declare the users complete, after each service has seen them incomplete.
 
-        Only a lookup of an absent user shows this to a service. The service must follow the
-        failover, and its breaker must be closed. The value of ``ready`` is the id of this run of
-        the server, or a value that stays valid after a failover.
+        A service sees this only by a lookup of an absent user, after it followed the failover and
+        while its circuit breaker is closed. The value of ``ready`` is the id of this run of the
+        server, or a value that stays valid after a failover.
         """
         await settle(self._edit, self._ports)
         await asyncio.to_thread(self._source.server.run, "DEL", "ready")
@@ -233,7 +233,7 @@ class GroupFaults:
         try:
             async with self._failover(is_lossless=False):
                 self._group.cut_replication()
-                # The lock is held.
+                # The lock is held already, so call the method that does not acquire it.
                 await asyncio.to_thread(RedisSource.turn_over, self._source, self._random)
                 old.pause()
                 await self._named()
@@ -260,7 +260,7 @@ class GroupFaults:
 async def running_redis_failover(
     folder: Path, max_seconds: float, only: Collection[str] = ()
 ) -> AsyncIterator[list[Site]]:
-    """Run two services over one group for a limited time. ``only`` selects scenarios by name."""
+    """Run two services over one group, for at most ``max_seconds``. ``only`` selects scenarios."""
     async with AsyncExitStack() as stack:
         group = await stack.enter_async_context(running_group())
         reference = Reference()

@@ -53,9 +53,9 @@ _NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
 class Scenario:
     """A fault. With ``blind``, the backend cannot determine whether a user exists.
 
-    Lookups may fail in the processes at the ports ``affects``, or by default in all. Meanwhile the
-    other processes, or the ``followers``, must follow the changes ``followed``. They have ``lag``
-    additional seconds for this. ``clean_up`` runs in a thread at the end.
+    During the fault, lookups may fail in the processes at the ports ``affects``, by default in all
+    processes. The other processes, or those at ``followers``, must notice the changes ``followed``,
+    with ``lag`` additional seconds. At the end, ``clean_up`` runs in a thread.
     """
 
     name: str
@@ -71,12 +71,12 @@ class Scenario:
 
     @property
     def letter(self) -> str:
-        """The letter of the affected users."""
+        """The first letter of the affected nicknames."""
         return self.source.letter
 
 
 def of_fixture(source: FileSource) -> Iterator[Scenario]:
-    """Yield the faults of a fixture. The old users are still served."""
+    """Yield the faults of a fixture. During each fault, the old users are still served."""
     bad: dict[str, Damage] = {
         "half-written": cut,
         "invalid": lambda path: overwrite(path, b"users: [{nickname: "),
@@ -91,7 +91,7 @@ def of_fixture(source: FileSource) -> Iterator[Scenario]:
 
 
 def of_database(source: FileSource) -> Iterator[Scenario]:
-    """Yield the faults of a database. Its users are undetermined, or served stale."""
+    """Yield the faults of a database. During a fault, users are undetermined or served stale."""
     bad: dict[str, Damage] = {
         "truncated": cut,
         "zero-length": empty,
@@ -130,7 +130,7 @@ def of_upstream(source: Source, proxy: FaultProxy, process: ServiceProcess) -> I
 
 
 def injected(begin: Callable[[], object], end: Callable[[], object] | None = None) -> Inject:
-    """Return a fault that calls these functions at its beginning and end, in a thread."""
+    """Return a fault that calls ``begin`` when it begins and ``end`` when it ends, in a thread."""
 
     @asynccontextmanager
     async def inject() -> AsyncIterator[None]:
@@ -145,7 +145,7 @@ def injected(begin: Callable[[], object], end: Callable[[], object] | None = Non
 
 
 def within(*contexts: Callable[[], AbstractContextManager[object]]) -> Inject:
-    """Return a fault that keeps these contexts open."""
+    """Return a fault that lasts while it keeps these contexts open."""
 
     @asynccontextmanager
     async def inject() -> AsyncIterator[None]:

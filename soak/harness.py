@@ -1,4 +1,4 @@
-"""The services under test, as real processes, and their files."""
+"""The services under test, which are real processes, and the files of their users."""
 
 from __future__ import annotations
 
@@ -37,22 +37,23 @@ BACKEND_LIMITS = (
 
 
 class Change(Protocol):
-    """A change for several processes to follow."""
+    """A change that several processes must notice."""
 
     name: str
 
     async def make(self) -> None:
-        """Make the change. No fault affects the place of this write."""
+        """Make the change, at a place that the fault does not affect."""
 
     async def is_seen(self, port: int) -> bool:
-        """Return whether a process follows the last change."""
+        """Return whether the process at ``port`` has noticed the last change."""
 
 
 @dataclass
 class Site:
     """A service under test, with its sources of users and its fault scenarios.
 
-    It is one process, or several independent processes with the same sources, each on a port.
+    The service is one process, or several independent processes with the same sources. Each has a
+    port.
     """
 
     name: str
@@ -66,13 +67,13 @@ class Site:
 
     @property
     def episode(self) -> Episode | None:
-        """The episode in progress."""
+        """The episode in progress, or ``None``."""
         last = self.checker.episodes[-1:]
         return next((each for each in last if each.recovered > time.monotonic()), None)
 
 
 def reads(source: FileSource) -> str:
-    """Return a backend over a file in the folder of the configuration."""
+    """Return the configuration of a backend over a file in the same folder."""
     kind = "yaml" if isinstance(source, YamlSource) else "sqlite"
     return (
         f"  - {{name: {source.letter}, kind: {kind}, path: {source.path.name}, {BACKEND_LIMITS}}}\n"
@@ -80,7 +81,7 @@ def reads(source: FileSource) -> str:
 
 
 def asks(port: int, on_unavailable: str) -> str:
-    """Return a backend over another service."""
+    """Return the configuration of a backend over another service at ``port``."""
     return (
         f"  - {{name: other, kind: upstream, base_url: 'http://127.0.0.1:{port}', {BACKEND_LIMITS},"
         f" cache_ttl: {TIMES.ttl * 1000:.0f}ms, on_unavailable: {on_unavailable},"
@@ -95,13 +96,13 @@ class Builder:
         self._folder, self._timeout, self._stack = folder, timeout, stack
 
     def file(self, kind: type[FileSource], name: str, reference: Reference) -> FileSource:
-        """Create a source at a path like ``chain/d.db``. The name of the file is its letter."""
+        """Create a source at a path like ``chain/d.db``. Its nicknames begin with ``d``."""
         path = self._folder / name
         path.parent.mkdir(exist_ok=True)
         return kind(path, path.stem, reference)
 
     async def serve(self, **configs: str) -> dict[str, ServiceProcess]:
-        """Start processes concurrently. Return them by the names of their folders."""
+        """Start a process for each configuration, concurrently. Return the processes by name."""
         services = await asyncio.gather(
             *(asyncio.to_thread(self._serve, name, config) for name, config in configs.items())
         )
@@ -118,7 +119,7 @@ class Builder:
 async def running_sites(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
     """Run four services under test, for at most ``max_seconds``.
 
-    Their sources are a database; a fixture; another service behind a proxy; and a chain of all
+    The source of each is a database; a fixture; another service behind a proxy; or a chain of all
     three. In the chain, the other service has ``on_unavailable: continue``.
     """
     async with AsyncExitStack() as stack:

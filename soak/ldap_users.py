@@ -25,7 +25,7 @@ access to * by dn.exact="{_SERVICE}" read by * none
 
 
 class LdapSource(Source):
-    """Entries, added, changed and deleted one by one."""
+    """Users as entries of a server. Each entry is added, changed and deleted alone."""
 
     def __init__(self, server: LdapServer, letter: str, reference: Reference) -> None:
         self.server = server
@@ -56,7 +56,7 @@ class LdapSource(Source):
             connection.rename_s(f"ou={before},{SUFFIX}", f"ou={after}")
 
     def set_password(self, password: str) -> None:
-        """Change the password of the service in the directory."""
+        """Change the password of the service's account on the server."""
         with self._bound() as connection:
             change = (_REPLACE, "userPassword", [password.encode()])
             connection.modify_s(_SERVICE, [change])
@@ -122,7 +122,7 @@ def of_ldap(source: LdapSource, password_file: Path) -> Iterator[Scenario]:
 
 @asynccontextmanager
 async def running_ldap_sites(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
-    """Run a service over a server, for at most ``max_seconds``."""
+    """Run a service over an OpenLDAP server, for at most ``max_seconds``."""
     async with AsyncExitStack() as stack:
         server = LdapServer(folder / "slapd", persons=[_ACCOUNT], index=INDEX + _RIGHTS)
         server.start()

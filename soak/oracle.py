@@ -1,8 +1,8 @@
 """The oracle run: real services under load, with random faults.
 
-Each response is compared with the reference. A response has no mark for stale answers. So it counts
-as stale if it differs from the current reference, or if the backend of the user is unavailable.
-Exits with 1 after a wrong response.
+Each response is compared with the reference. Responses do not say whether they are stale. So a
+response counts as stale if it differs from the current reference, or if the backend of the user is
+unavailable. The exit code is 1 after a wrong response.
 """
 
 from __future__ import annotations
@@ -58,28 +58,29 @@ _STATUSES = {"ok": 200, "not_found": 404, "invalid_format": 422, "backend_unavai
 _RECOVERY = 8.0
 """Maximum time from the end of a fault to the end of its effects, in seconds: less than the TTL.
 
-For another instance as backend, this includes a ``Retry-After`` of 2 s, and one of 1 s from lookups
-waiting for its probe. If the probe times out on a busy machine, both occur twice.
+If the backend is another instance, this time includes a ``Retry-After`` of 2 s, and one of 1 s from
+lookups that wait for the probe of its breaker. If the probe times out on a busy machine, both occur
+twice.
 """
 _PROPAGATION = 1.0
-"""Maximum time for each process to follow an edit, a purge or a revocation, in seconds."""
+"""Maximum time until each process has noticed an edit, a purge or a revocation, in seconds."""
 _MAX_SHOWN = 10
 _SHORT = 30.0
-"""Runs up to this length, in seconds, have short faults."""
+"""Maximum length of a run with short faults, in seconds."""
 _SHORT_HOLD = (0.3, 0.6)
 SHOWN: tuple[Outcome, ...] = ("fresh", "stale", "404", "503", "wrong")
 COLUMNS = ("fault", "requests", *SHOWN, "worst latency", "seconds to recover", "to follow")
 
 
 class Load:
-    """Sends requests to one service: for known and absent users, and with invalid values."""
+    """Sends requests to one service: for existing users, absent users and invalid values."""
 
     def __init__(self, site: Site, session: aiohttp.ClientSession, random: Random) -> None:
         self._site, self._session, self._random = site, session, random
         self._strangers = 1000
 
     async def run(self, until: float, rate: float) -> None:
-        """Run concurrent clients. Their pauses produce the rate."""
+        """Run concurrent clients. Their pauses result in ``rate`` requests per second."""
         async with asyncio.TaskGroup() as clients:
             for _ in range(_CLIENTS):
                 clients.create_task(self._call(until, _CLIENTS / rate))
@@ -110,12 +111,12 @@ class Load:
         return random.choice(person.spellings), person
 
     def newcomer(self, source: Source) -> Person:
-        """Return an absent user without an earlier request, and so without a cache entry."""
+        """Return an absent user who was never requested, and so is not in a cache."""
         self._strangers += 1
         return source.stranger(self._strangers)
 
     async def ask(self, text: str, person: Person | None, port: int | None = None) -> Response:
-        """Send a request to a random process, or to ``port``. Check and count its response."""
+        """Send a request to ``port``, or to a random process. Check and count the response."""
         episode = self._site.episode
         port = port or self._random.choice(self._site.ports)
         request = Request(text, person, time.monotonic(), port)
@@ -125,7 +126,7 @@ class Load:
         return response
 
     async def _ask_many(self) -> None:
-        """Send a batch. Check and count each result like a response."""
+        """Send a batch of lookups. Check and count each result like the response of a lookup."""
         episode, port = self._site.episode, self._random.choice(self._site.ports)
         asked = [self._random_request() for _ in range(self._random.choice(_BATCH_SIZES))]
         requests = [Request(text, person, time.monotonic(), port) for text, person in asked]
@@ -166,24 +167,24 @@ def _item(text: str) -> dict[str, str]:
 
 
 def _as_single(record: dict[str, str], batch: Response) -> Response:
-    """Return the response of a single lookup with this record."""
+    """Return the response that a single lookup with this result of a batch would have."""
     status = _STATUSES.get(record.get("code", record["status"]), 0)
     body = json.dumps(record, separators=(",", ":")).encode()
     return Response(status, body, "1" if status == 503 else None, batch.ended)
 
 
 class FaultInjector:
-    """Injects the faults of one service in random order, all once before any is repeated.
+    """Injects the faults of one service in random order. Each occurs once before any is repeated.
 
-    After each fault, all processes must follow changes within a time limit. If possible, they must
-    do so during the fault, too.
+    After each fault, all processes must notice changes within a time limit. Where a fault permits
+    it, they must also notice changes during the fault.
     """
 
     def __init__(self, site: Site, load: Load, random: Random, hold: tuple[float, float]) -> None:
         self._site, self._load, self._random, self._hold = site, load, random, hold
 
     async def run(self, until: float) -> None:
-        """Inject faults until the time is over. Complete the last one."""
+        """Inject faults until the time ``until``. Complete the last fault."""
         bag: list[Scenario] = []
         while time.monotonic() < until:
             for _ in range(3):
@@ -236,7 +237,7 @@ class FaultInjector:
         ports: Collection[int],
         lag: float = 0.0,
     ) -> None:
-        """Make changes one by one, and measure the time until these processes follow.
+        """Make changes one by one. Measure the time until the processes at ``ports`` notice each.
 
         ``lag`` is the delay of a replica of the source, in seconds.
         """
@@ -273,13 +274,13 @@ class FaultInjector:
 
 
 Harness = Callable[[Path, float], AbstractAsyncContextManager[list[Site]]]
-"""Runs services under test in a folder, for a maximum time in seconds."""
+"""A function that runs services under test in a folder, for a maximum time in seconds."""
 
 
 async def run(
     seconds: float, seed: int, rate: float = 40.0, harnesses: Sequence[Harness] = (running_sites,)
 ) -> list[Site]:
-    """Test all services for some seconds, each with ``rate`` requests per second."""
+    """Test all services for ``seconds``, each with ``rate`` requests per second."""
     random = Random(seed)
     hold = (1.0, 3.0) if seconds > _SHORT else _SHORT_HOLD
     with tempfile.TemporaryDirectory() as folder:
@@ -296,7 +297,7 @@ async def run(
 
 
 async def run_in_order(harness: Harness, rate: float = 20.0) -> list[Site]:
-    """Inject each fault of these services once, in order, under load."""
+    """Inject each fault of the services once, in order, while requests are sent to them."""
     random = Random(0)
     with tempfile.TemporaryDirectory() as folder:
         async with harness(Path(folder), 120) as sites, _session() as session:
@@ -314,7 +315,7 @@ def _session() -> aiohttp.ClientSession:
 
 
 def rows(sites: Sequence[Site]) -> list[dict[str, str | int | float]]:
-    """Return the table, with one row for each fault of each service."""
+    """Return the table of results. It has one row for each fault of each service."""
     return [
         {
             "fault": f"{site.name}: {name}",
@@ -330,7 +331,7 @@ def rows(sites: Sequence[Site]) -> list[dict[str, str | int | float]]:
 
 
 def show(sites: Sequence[Site]) -> None:
-    """Print the table and the first violations."""
+    """Print the table of results and the first violations."""
     table = Table(*COLUMNS, title="Every response compared with the reference")
     for row in rows(sites):
         table.add_row(*(str(row[column]) for column in COLUMNS))
@@ -344,14 +345,14 @@ def show(sites: Sequence[Site]) -> None:
 
 @dataclass(frozen=True)
 class Engine:
-    """Services over one kind of source, and the required program."""
+    """Services over one kind of source, and the program that the source needs."""
 
     harness: Harness
     needs: str | None = None
 
     @property
     def is_installed(self) -> bool:
-        """Return whether the program is installed."""
+        """True if the program is installed, or if none is needed."""
         if self.needs == "postgres":
             return binaries() is not None
         return self.needs is None or shutil.which(self.needs, path=SEARCH_PATH) is not None
@@ -374,9 +375,9 @@ ENGINES = {
 
 
 def _chosen(text: str) -> list[str]:
-    """Parse names of engines, separated by commas. Empty text selects all engines.
+    """Parse names of engines, separated by commas. An empty text selects all engines.
 
-    The first part of a name, like failover, selects all engines with this part.
+    The first part of names, such as failover, selects all engines whose names begin with it.
     """
     names: list[str] = []
     for name in text.split(",") if text else ENGINES:
@@ -391,15 +392,15 @@ def _chosen(text: str) -> list[str]:
 def main() -> int:
     """Run from the command line. Return 1 after a wrong response."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=300, help="for each engine")
+    parser.add_argument("--seconds", type=float, default=300, help="duration for each engine")
     parser.add_argument(
-        "--engines", type=_chosen, default="", help=f"of {', '.join(ENGINES)}; all by default"
+        "--engines", type=_chosen, default="", help=f"from {', '.join(ENGINES)}; all by default"
     )
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument(
         "--rate", type=float, default=40, help="requests per second to each service"
     )
-    parser.add_argument("--json", action="store_true", help="the table as JSON")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
     given = parser.parse_args()
     seed = secrets.randbelow(2**32) if given.seed is None else given.seed
     console = Console(stderr=True)

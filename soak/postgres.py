@@ -44,8 +44,8 @@ class PostgresSource(Source):
     def mark_silently(self) -> None:
         """Change the first user without a notification.
 
-        Meanwhile the trigger function does nothing. Disabling the triggers would wait for a lock,
-        and sessions behind a blocked relay may hold it.
+        During the change, the trigger function does nothing. The triggers are not disabled, because
+        that needs a lock, and sessions behind a blocked relay may hold it.
         """
         self.marker = self._edited(self.marker)
         self._change(self.marker)
@@ -62,7 +62,7 @@ class PostgresSource(Source):
         return f"INSERT INTO users VALUES {rows};"
 
     def _commit(self, statements: str) -> None:
-        """Commit synchronously: the commit must survive a crash."""
+        """Run statements in a transaction. Its commit is synchronous, to survive a crash."""
         self.database.run(f"BEGIN; SET LOCAL synchronous_commit = on; {statements} COMMIT")
 
 
@@ -103,9 +103,9 @@ _SWAP = """
 
 
 def of_table(source: PostgresSource) -> Iterator[Scenario]:
-    """Yield changes of the table without notice to the service.
+    """Yield changes of the table that the service gets no notification of.
 
-    Another table hides or replaces it, permissions are lost, or it is loaded again.
+    Another table hides or replaces the table, permissions are lost, or the table is loaded again.
     """
     yield _sql("empty table in a schema of the role", source, _SHADOW, "DROP SCHEMA idv CASCADE")
     undo = "ALTER ROLE idv RESET search_path; DROP SCHEMA other CASCADE"
@@ -133,7 +133,7 @@ _OTHER_PATH = (
 def _sql(
     name: str, source: PostgresSource, statements: str, undo: str, *, blind: bool = False
 ) -> Scenario:
-    """Return a fault by SQL. All sessions end at its beginning and end, as in a pool."""
+    """Return a fault that runs SQL. When it begins and ends, all sessions are disconnected."""
     database = source.database
 
     def run(script: str) -> None:
@@ -162,7 +162,7 @@ _QUERIES = (
 
 
 def reads(source: PostgresSource, access: str = "notify: {}") -> str:
-    """Return a backend over the database."""
+    """Return the configuration of a backend over the database."""
     return (
         f"  - {{name: {source.letter}, kind: postgres, dsn: '{source.database.dsn}', {access},"
         f" pool: {{max: 5}}, {BACKEND_LIMITS}}}\n"
@@ -173,9 +173,10 @@ def reads(source: PostgresSource, access: str = "notify: {}") -> str:
 async def running_postgres_sites(
     folder: Path, max_seconds: float, replicas: Sequence[int] = (1, 3), *, queries: bool = True
 ) -> AsyncIterator[list[Site]]:
-    """For each number in ``replicas``, run as many services over one server, for a limited time.
+    """Run services over PostgreSQL servers, for at most ``max_seconds``.
 
-    With ``queries``, another service reads its table through functions.
+    For each number in ``replicas``, as many services share one server. With ``queries``, another
+    service over another server reads its table through functions.
     """
     async with AsyncExitStack() as stack:
         build = Builder(folder, max_seconds, stack)
@@ -198,9 +199,9 @@ async def _site(build: Builder, stack: AsyncExitStack, replicas: int) -> Site:
 
 
 async def _site_of_queries(build: Builder, stack: AsyncExitStack) -> Site:
-    """Return a service over functions. It does not notice edits, and may see an old snapshot.
+    """Return a service that reads users through functions. It does not notice edits.
 
-    The functions need the table, so it is not dropped.
+    The functions need the table, so faults that drop the table are left out.
     """
     server = stack.enter_context(running_server())
     reference = Reference()

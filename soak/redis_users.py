@@ -18,7 +18,7 @@ _LOGIN = ("on", ">secret-of-the-service")
 
 
 class RedisSource(Source):
-    """Hashes, written one by one as the documentation of the backend recommends."""
+    """Users as hashes in Redis, written one by one as the backend's documentation recommends."""
 
     def __init__(self, server: RedisServer, letter: str, reference: Reference) -> None:
         self.server = server
@@ -32,7 +32,7 @@ class RedisSource(Source):
         self.set_ready()
 
     def set_ready(self) -> None:
-        """Declare the users complete, only on this server."""
+        """Declare the users complete, by a value that is valid only on this server."""
         self.server.run("SET", "ready", self.server.run_id)
 
     def write(self) -> None:
@@ -79,7 +79,7 @@ def _restart(server: RedisServer) -> None:
 
 
 def _restart_from_old_snapshot(source: RedisSource) -> None:
-    """Restore the users and the key `ready` from before the addition of three users."""
+    """Add three users, and restart with a snapshot from before. The key `ready` is in it."""
     source.server.run("SAVE")
     for _ in range(3):
         source.add()
@@ -89,7 +89,7 @@ def _restart_from_old_snapshot(source: RedisSource) -> None:
 
 @asynccontextmanager
 async def running_redis_sites(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
-    """Run a service over the users of a server, for at most ``max_seconds``."""
+    """Run a service over the users of a Redis server, for at most ``max_seconds``."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(running_server("--user", "idv", *_LOGIN, *_RIGHTS))
         reference = Reference()

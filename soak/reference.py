@@ -1,6 +1,6 @@
-"""Files with users, and the reference: the record of each user at any time.
+"""Files with users, and the reference: the true record of each user at any time.
 
-Times are from ``time.monotonic``. During an edit both the old and the new record are valid.
+Times are from ``time.monotonic``. During an edit, both the old and the new record are valid.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Reference:
     _changes: dict[str, list[_Change]] = field(default_factory=dict)
 
     def begin(self, nickname: str, plan: str | None) -> None:
-        """Record the start of a write."""
+        """Record the start of a write of one user."""
         never = [_Change(None, -math.inf, -math.inf)]
         self._changes.setdefault(nickname, never).append(_Change(plan, self.now()))
 
     def end(self) -> None:
-        """Record the end of a write."""
+        """Record the end of all writes that have begun."""
         now = self.now()
         for changes in self._changes.values():
             changes[-1].ended = min(changes[-1].ended, now)
@@ -65,7 +65,7 @@ class Reference:
 
 
 class Source(ABC):
-    """A source of users. All nicknames begin with its letter."""
+    """A source of users. All their nicknames begin with ``letter``."""
 
     def __init__(self, letter: str, reference: Reference, size: int = 40) -> None:
         self.letter, self.reference = letter, reference
@@ -88,11 +88,11 @@ class Source(ABC):
         """Write the users in the usual way for this source."""
 
     def stranger(self, number: int) -> Person:
-        """Return an absent user with this letter."""
+        """Return an absent user, whose nickname has the letter of this source."""
         return Person(f"{self.letter}-no{number}", f"{ord(self.letter)}7{number:08}")
 
     def edit(self, random: Random) -> None:
-        """Change, add or remove a user, often one of the most requested ones."""
+        """Change, add or remove a user, often one of the most requested users."""
         others = [*self.people.values()][1:]
         person = random.choice(others[: random.choice([4, len(others)])])
         change = random.choice(["plan", "add", "remove"])
@@ -146,7 +146,7 @@ class Source(ABC):
 
 
 class FileSource(Source):
-    """A file. It is created again by renaming a new file over it."""
+    """A source in a file. After damage, a new file is renamed over it."""
 
     def __init__(self, path: Path, letter: str, reference: Reference) -> None:
         self.path = path
@@ -154,7 +154,7 @@ class FileSource(Source):
 
 
 class YamlSource(FileSource):
-    """A fixture with its count of users."""
+    """A source in a YAML fixture that contains the count of users."""
 
     def make(self) -> None:
         new = self.path.with_suffix(".new")
@@ -166,7 +166,7 @@ class YamlSource(FileSource):
 
 
 class SqliteSource(FileSource):
-    """A SQLite database. After damage it is created again."""
+    """A source in a SQLite database. After damage, a new database replaces it."""
 
     def make(self) -> None:
         new = self.path.with_suffix(".new")

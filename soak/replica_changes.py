@@ -1,4 +1,4 @@
-"""Changes that all services over one PostgreSQL database and one shared cache must follow."""
+"""Changes that all services over one PostgreSQL database and one shared cache must notice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tornado_idv.keys.token import issue
 
 
 class Caller:
-    """Sends requests with a given key, and requests of an operator."""
+    """Sends lookups to the services, and purges to the admin listener of the first service."""
 
     def __init__(self, session: aiohttp.ClientSession, services: Sequence[ServiceProcess]) -> None:
         self._session = session
@@ -29,7 +29,7 @@ class Caller:
         self._admin = [each.admin_url for each in services]
 
     async def ask(self, port: int, nickname: str, token: str = KEY) -> tuple[int, bytes]:
-        """Send a lookup. Return status and body."""
+        """Look a user up. Return the status and the body of the response."""
         url = f"http://127.0.0.1:{port}/api/v1/identify/url"
         headers = {"Authorization": f"Bearer {token}"}
         async with self._session.post(
@@ -45,7 +45,7 @@ class Caller:
 
 
 class Edit:
-    """A change of a user, with a notification."""
+    """A change of a user, of which the services are notified."""
 
     name = "edit"
 
@@ -72,7 +72,7 @@ class Purge(Edit):
     async def make(self) -> None:
         nickname = self._source.marker.nickname
         for port in self._caller.ports:
-            await self._caller.ask(port, nickname)  # to cache it
+            await self._caller.ask(port, nickname)  # to cache the user
         self._postgres.mark_silently()
         await self._caller.purge(nickname)
 
@@ -113,9 +113,9 @@ class Keys:
 
 
 class SharedAnswer:
-    """A shared answer: one service looks a user up, and another finds it after its removal.
+    """A shared answer: one service finds a user, and another still finds it after its removal.
 
-    Only services with the same ``dsn`` share answers. Their ports are ``alike``.
+    Only services with the same ``dsn`` share answers. ``alike`` has the ports of these services.
     """
 
     name = "shared answer"

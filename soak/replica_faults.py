@@ -1,4 +1,4 @@
-"""The faults of a PostgreSQL cluster and of a Redis server, shared by several services."""
+"""The faults of a PostgreSQL cluster and of a Redis server that several services share."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from support.databases.redis_server import RedisServer
 from support.http.tcp_relay import Relay
 
 _WITHOUT_REDIS = ("edit", "keys")
-"""Changes that services follow without the shared cache."""
+"""Kinds of changes that services notice without the shared cache."""
 
 
 class PostgresFaults:
-    """The faults of the cluster, each of the current primary."""
+    """The faults of a PostgreSQL cluster. Each affects the current primary."""
 
     def __init__(self, source: PostgresSource, cluster: Cluster) -> None:
         self._source, self._cluster = source, cluster
@@ -53,7 +53,7 @@ class PostgresFaults:
         self._cluster.primary.resume()
 
     def _exhaust(self) -> None:
-        """Leave no connection for the services."""
+        """Disconnect the services, and permit them no connection."""
         self._limit_connections(0)
         self._source.database.disconnect()
 
@@ -61,7 +61,7 @@ class PostgresFaults:
         self._limit_connections(-1)
 
     def _limit_connections(self, limit: int) -> None:
-        # Run in this database because its commits survive a crash.
+        # Run in the database of the users, because its commits survive a crash.
         self._source.database.run(f"ALTER ROLE idv CONNECTION LIMIT {limit}")
 
     def _lose(self) -> None:
@@ -76,7 +76,7 @@ class PostgresFaults:
 def of_redis(source: PostgresSource, server: RedisServer, relay: Relay) -> Iterator[Scenario]:
     """Yield the faults of the shared cache. They must not disturb any lookup.
 
-    One service reaches the server by the relay.
+    One service reaches the Redis server through ``relay``.
     """
     faults: Mapping[str, tuple[Callable[[], object], Callable[[], object]]] = {
         "stopped": (server.stop, server.start),
@@ -98,7 +98,7 @@ def _of_tier(name: str, source: PostgresSource, inject: Inject) -> Scenario:
 
 
 def cut_off(source: PostgresSource, relays: Sequence[Relay], port: int) -> Scenario:
-    """Return a fault between PostgreSQL and the service at this port: the relays are blocked."""
+    """Return a fault of the network: ``relays`` no longer connect ``port`` with PostgreSQL."""
     return Scenario(
         "PostgreSQL cut off from one",
         source,

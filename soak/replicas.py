@@ -28,8 +28,8 @@ from support.processes.service import KEY
 
 _TIMES = replace(TIMES, lag=1.0)
 _SHARED_TIMEOUT = 0.25
-"""Seconds. With six servers on two cores, the default of 20 ms is often exceeded. A service counts
-as recovered only when it uses the shared cache again."""
+"""Timeout of the shared cache in seconds. With six servers on two cores, the default of 20 ms is
+often exceeded, but a service counts as recovered only when it uses the shared cache again."""
 _CONFIG = """\
 profile_sites: [{site}]
 server: {{port: 0, request_timeout: {timeout:.0f}ms}}
@@ -75,7 +75,7 @@ def _make_key_store(database: Database) -> None:
 async def running_replicas(
     folder: Path, max_seconds: float, without: Collection[str] = ()
 ) -> AsyncIterator[list[Site]]:
-    """Run three services for a limited time. The first reaches all servers by relays.
+    """Run three services, for at most ``max_seconds``. The first reaches all servers by relays.
 
     ``without`` has the names of scenarios to leave out.
     """

@@ -1,4 +1,4 @@
-"""Services over several forms of SQLite files, and faults with valid files."""
+"""Services over several forms of SQLite databases, and faults that leave the files valid."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _VIEW = """
 
 
 class WalSource(FileSource):
-    """A file in WAL mode with indexes. Edits stay in the ``-wal`` file."""
+    """A database in WAL mode with indexes. Edits stay in the ``-wal`` file."""
 
     def make(self) -> None:
         self.replace("")
 
     def replace(self, statements: str) -> None:
-        """Run statements in a new file, and rename it over this one."""
+        """Create a new database, run statements in it, and rename it over the old file."""
         new = self.path.with_suffix(".new")
         new.unlink(missing_ok=True)
         with closing(sqlite3.connect(new)) as connection:
@@ -66,7 +66,7 @@ class WalSource(FileSource):
 
 
 class ViewSource(FileSource):
-    """A view of two tables. In the first, card numbers are INTEGER: its users are undetermined."""
+    """A view of two tables. Card numbers are INTEGER in the first: its users are undetermined."""
 
     def make(self) -> None:
         new = self.path.with_suffix(".new")
@@ -95,7 +95,7 @@ def _insert(connection: sqlite3.Connection, table: str, *people: Person) -> None
 
 
 def of_wal(source: WalSource) -> Iterator[Scenario]:
-    """Yield faults of the files of a database in WAL mode, and of its indexes."""
+    """Yield the faults of a database in WAL mode: missing files, and rows missing in an index."""
     for suffixes in (("-wal",), ("-shm",), ("-wal", "-shm")):
 
         def remove(suffixes: tuple[str, ...] = suffixes) -> None:
@@ -112,7 +112,7 @@ def of_wal(source: WalSource) -> Iterator[Scenario]:
 
 
 def of_view(source: ViewSource) -> Iterator[Scenario]:
-    """Yield changes of the affinity of a view, and of its tables."""
+    """Yield the faults of a view: changes of its columns' affinity, and a dropped table."""
     views = {
         "tables in another order": "SELECT * FROM members UNION ALL SELECT * FROM legacy",
         "numbers alone": "SELECT nickname, CAST(card_number AS INTEGER) AS card_number, plan, "

@@ -25,7 +25,7 @@ def _run(name: str, scenario: str) -> Site:
 
 @pytest.mark.slow
 def test_lookups_go_back_to_the_primary_while_its_standby_is_behind() -> None:
-    """After a restart of the primary, a standby behind it hides no new user."""
+    """After a restart of the primary, a standby that lags behind hides no new user."""
     site = _run("failover-postgres", "replay paused, primary restarted")
     assert site.tallies["replay paused, primary restarted"].outcomes["503"]
 

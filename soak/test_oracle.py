@@ -32,7 +32,7 @@ KEY = b'{"status":"error","code":"token_invalid_or_expired","message":"Token inv
 
 
 class Clock:
-    """A clock for tests to set."""
+    """A clock whose time a test sets."""
 
     now = 0.0
 
@@ -42,10 +42,10 @@ class Clock:
 
 @pytest.fixture
 def checker(tmp_path: Path) -> Checker:
-    """Alice exists from 100 s, is Pro from 200 s, and removed at 300 s. Bob exists from 200 s.
+    """Return a checker. Alice exists from 100 s to 300 s, Bob from 200 s.
 
-    Zoe, a user of an upstream, exists from 300 s to 315 s. There is a fault from 250 s to 260 s.
-    From 320 s the database is unavailable.
+    Alice is Pro from 200 s. Zoe, a user of an upstream, exists from 300 s to 315 s. From 250 s to
+    260 s there is a fault. From 320 s to 330 s the database is unavailable.
     """
     clock = Clock()
     reference = Reference(clock)
@@ -71,7 +71,7 @@ def _episode(scenario: Scenario, begun: float) -> Episode:
 
 
 class Case(NamedTuple):
-    """A response to a request for a user at some time, and its class."""
+    """A response to a request for a user at some time, and the expected class."""
 
     at: float
     person: Person | None
@@ -194,7 +194,7 @@ def test_a_503_without_retry_after_is_wrong(checker: Checker) -> None:
     ],
 )
 def test_short_run_over_an_engine_has_no_wrong_response(name: str) -> None:
-    """Each service has faults and recovers. PostgreSQL has three services."""
+    """Each service recovers from each fault. Three services share the PostgreSQL server."""
     engine = ENGINES[name]
     if name.endswith("ldap"):
         pytest.importorskip("ldap", reason=not_installed("python-ldap"))

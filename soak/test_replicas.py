@@ -14,16 +14,16 @@ from support.databases.postgres_server import binaries
 from support.processes.proxies import find_tool, not_installed
 
 WITHOUT = ["PostgreSQL failed over"]
-"""Left out: the failover of a hanging server is harder, and included."""
+"""Scenarios to leave out. The failover of a hanging server is harder, and is included."""
 
 
 @pytest.mark.slow
 def test_replicas_send_no_wrong_response_and_follow_changes_while_servers_fail() -> None:
     """Each server is stopped, frozen, filled and cut off, and PostgreSQL fails over.
 
-    All services recover within 5 s after a fault. Until then 503 is allowed, but only for services
-    affected by a fault of PostgreSQL. All services follow edits, purges and changes of keys within
-    1 s. If a fault need not prevent this, they do so during the fault, too.
+    All services recover within 8 s after a fault. Until then, 503 is allowed, but only for services
+    that a fault of PostgreSQL affects. All services notice edits, purges and changes of keys within
+    1 s. Unless the fault prevents this, they also notice changes during the fault.
     """
     if binaries() is None:
         pytest.skip(not_installed("PostgreSQL"))

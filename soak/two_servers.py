@@ -1,7 +1,7 @@
-"""Services over two different servers, with connections to either of them.
+"""Services that connect to either of two servers with different users.
 
 One server has lost its users, or is an older copy without the canary. Its "not found" must not be
-trusted because of the canary on the other server.
+trusted, even if the other server has the canary.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from support.http.tcp_relay import Relay, relaying
 from support.processes.service import KEY
 
 MAX_AGE = 1.0
-"""``max_age`` of the canary, in seconds; a service connects to the other server sooner."""
+"""The ``max_age`` of the canary in seconds. A service changes to the other server in less time."""
 _KEPT = 4.0
-"""How long an HTTP cache keeps a response, in seconds; a server is away for less before a fault."""
+"""Seconds for which an HTTP cache keeps a response: longer than a server is away before a fault."""
 _ALL = ("127.0.0.1",)
 _CANARY = (
     f"canary: {{nickname: '@{CANARY.nickname}', card_number: '{CANARY.card}',"
@@ -50,14 +50,14 @@ _BACKEND = f"{_CANARY}, {BACKEND_LIMITS}"
 
 
 class Copy(ABC):
-    """The users on one server behind a relay."""
+    """The users on one of two servers, which is behind a relay."""
 
     def __init__(self, relay: Relay) -> None:
         self.relay = relay
 
     @abstractmethod
     def write(self, people: Collection[Person]) -> None:
-        """Replace the users by these."""
+        """Replace the users of the server by ``people``."""
 
     def leave(self) -> None:
         """Close all connections, and refuse new ones."""
@@ -68,7 +68,7 @@ class Copy(ABC):
 
 
 class TwoServers(Source):
-    """The same users and the canary on each of two servers."""
+    """A source of users with two servers. Each has all users and the canary."""
 
     def __init__(self, copies: Sequence[Copy], letter: str, reference: Reference) -> None:
         self.copies = copies
@@ -83,7 +83,7 @@ class TwoServers(Source):
             copy.write([*self.people.values(), CANARY])
 
     def scenarios(self) -> Iterator[Scenario]:
-        """Yield each difference of each server. Meanwhile the other one comes and goes."""
+        """Yield each fault of each server. During the fault, the other server comes and goes."""
         contents: dict[str, Callable[[], list[Person]]] = {
             "emptied": list,
             "older copy": lambda: [*self.people.values()][::2],
@@ -123,7 +123,7 @@ async def _coming_and_going(copy: Copy) -> None:
 
 
 class LdapCopy(Copy):
-    """Entries of an OpenLDAP server."""
+    """Users as entries of an OpenLDAP server."""
 
     def __init__(self, relay: Relay, server: LdapServer) -> None:
         super().__init__(relay)
@@ -149,7 +149,7 @@ class LdapCopy(Copy):
 
 
 class PostgresCopy(Copy):
-    """Rows of a PostgreSQL server."""
+    """Users as rows of a PostgreSQL server."""
 
     def __init__(self, relay: Relay, database: Database) -> None:
         super().__init__(relay)
@@ -162,14 +162,14 @@ class PostgresCopy(Copy):
 
 
 class HttpCopy(Copy):
-    """Responses of a `RestDirectory`, optionally with an HTTP cache in between."""
+    """Users of an HTTP API like `RestDirectory`, optionally behind an HTTP cache."""
 
     def __init__(self) -> None:
         self._people: Collection[Person] = ()
         self._is_away = False
         self._writers: set[asyncio.StreamWriter] = set()
         self.kept: dict[str, bytes] | None = None
-        """Responses for the canary in an HTTP cache, kept for ever. ``None`` without a cache."""
+        """Responses with the canary that the HTTP cache keeps for ever. ``None``: no cache."""
 
     def write(self, people: Collection[Person]) -> None:
         self._people = people
@@ -184,7 +184,7 @@ class HttpCopy(Copy):
         self._is_away = False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Respond to the requests of a connection."""
+        """Respond to all requests of a connection."""
         if self._is_away:
             writer.transport.abort()
             return
@@ -210,7 +210,7 @@ class HttpCopy(Copy):
 
 
 class AgedHttpCopy(HttpCopy):
-    """The same behind an HTTP cache that ignores ``no-cache``, but sends ``Age``."""
+    """Users of an HTTP API behind an HTTP cache that ignores ``no-cache``, but sends ``Age``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class AgedHttpCopy(HttpCopy):
 
 @asynccontextmanager
 async def running_two_ldap_servers(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
-    """Run a service with two ``uris``, for at most ``max_seconds``."""
+    """Run a service over two OpenLDAP servers, for at most ``max_seconds``."""
     async with AsyncExitStack() as stack:
         copies = []
         for name in ("slapd-1", "slapd-2"):
@@ -253,7 +253,7 @@ async def running_two_ldap_servers(folder: Path, max_seconds: float) -> AsyncIte
 async def running_two_postgres_servers(
     folder: Path, max_seconds: float
 ) -> AsyncIterator[list[Site]]:
-    """Run a service over a server and a copy of its files, for at most ``max_seconds``."""
+    """Run a service over a PostgreSQL server and its copy, for at most ``max_seconds``."""
     async with AsyncExitStack() as stack:
         first = stack.enter_context(running_server())
         database = create_database(first, "users")
@@ -274,7 +274,7 @@ async def running_two_postgres_servers(
 
 @asynccontextmanager
 async def running_two_upstreams(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
-    """Run services over two directories, over one behind each cache, and over another instance."""
+    """Run services over two HTTP APIs, one behind each kind of cache, and another instance."""
     async with AsyncExitStack() as stack:
         build = Builder(folder, max_seconds, stack)
 
