@@ -212,8 +212,8 @@ def _renamed(response: bytes) -> bytes:
 async def running_directory_sites(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
     """Run a service over a directory of each kind, for at most ``max_seconds``.
 
-    Each directory has a canary. The canary of ``late`` has a ``max_age``: for this time, a service
-    trusts the directory after it was emptied.
+    Each directory has a canary. The canary of ``late`` has a ``max_age``: a service trusts this
+    directory for this time after it was emptied.
     """
     kinds = {"rest": RestDirectory, "scim": ScimDirectory, "graphql": GraphqlDirectory}
     kinds["late"] = RestDirectory

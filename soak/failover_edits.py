@@ -62,7 +62,7 @@ async def editing(source: LockedSource) -> AsyncIterator[None]:
 
 
 async def settle(edit: Edit, ports: Collection[int]) -> None:
-    """Make an edit. Wait until the processes at ``ports`` notice it, but at most `_SETTLED`."""
+    """Make an edit. Wait until the processes at ``ports`` notice it, for up to `_SETTLED` s."""
     await edit.make()
     deadline = time.monotonic() + _SETTLED
     while not all([await edit.is_seen(port) for port in ports]):

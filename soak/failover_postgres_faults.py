@@ -20,13 +20,13 @@ from support.faults.client import Person
 MAX_LAG = 1.0
 """Maximum lag of a standby whose "not found" is trusted, in seconds."""
 _DELAY = 0.4
-"""A lag of a standby that is permitted, in seconds."""
+"""Lag of a standby during "replay delayed", in seconds. It is permitted: less than `MAX_LAG`."""
 _BEHIND = MAX_LAG + 2
 """Length of a fault with a lag, in seconds. In the last second, a standby's answer is wrong."""
 
 
 class ClusterSource(LockedSource, PostgresSource):
-    """Users in a cluster. Each is written by a statement to the primary, with a notification."""
+    """Users in a cluster. A write only changes the rows that differ, and notifies the services."""
 
     def __init__(self, cluster: Cluster, reference: Reference) -> None:
         self.cluster = cluster

@@ -51,7 +51,7 @@ class LdapSource(Source):
                 self._stored[nickname] = each
 
     def move(self, before: str, after: str) -> None:
-        """Rename the parent entry of all users."""
+        """Rename the entry that is the parent of all users' entries."""
         with self._bound() as connection:
             connection.rename_s(f"ou={before},{SUFFIX}", f"ou={after}")
 

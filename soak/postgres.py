@@ -103,7 +103,7 @@ _SWAP = """
 
 
 def of_table(source: PostgresSource) -> Iterator[Scenario]:
-    """Yield changes of the table that the service gets no notification of.
+    """Yield changes of the table of which the service is not notified.
 
     Another table hides or replaces the table, permissions are lost, or the table is loaded again.
     """

@@ -79,7 +79,7 @@ def _restart(server: RedisServer) -> None:
 
 
 def _restart_from_old_snapshot(source: RedisSource) -> None:
-    """Add three users, and restart with a snapshot from before. The key `ready` is in it."""
+    """Add three users, and restart with an older snapshot, which contains the key `ready`."""
     source.server.run("SAVE")
     for _ in range(3):
         source.add()

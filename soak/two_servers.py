@@ -50,7 +50,7 @@ _BACKEND = f"{_CANARY}, {BACKEND_LIMITS}"
 
 
 class Copy(ABC):
-    """The users on one of two servers, which is behind a relay."""
+    """The users on one of two servers. Each server is behind a relay."""
 
     def __init__(self, relay: Relay) -> None:
         self.relay = relay

@@ -78,7 +78,7 @@ class LdapBackend(Backend[LdapOptions]):
                 await asyncio.wait_for(self._warn_of_unseen(), self.options.connect_timeout)
 
     async def _warn_of_unseen(self) -> None:
-        """Log a warning for each configured attribute that no entry has, or is not readable."""
+        """Log a warning for each configured attribute that no entry has or that is unreadable."""
         for name in sorted({*self._mapper.attributes, *self.options.filter_attributes}):
             with suppress(LookupFailed):
                 find = methodcaller("first", f"({name}=*)")

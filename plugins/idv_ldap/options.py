@@ -164,7 +164,7 @@ class LdapOptions(BackendOptions):
     connect_timeout: Annotated[Duration, Field(gt=0)] = 2.0
     """The timeout of each step of connecting: TCP, TLS and bind."""
     max_age: Annotated[Duration, Field(gt=0)] = 900.0
-    """The maximum age of a connection, ± 10 %. Its replacement tries the first server first."""
+    """The maximum age of a connection, ± 10 %. Then the first server is tried first."""
 
     @model_validator(mode="after")
     def _check_complete(self) -> Self:

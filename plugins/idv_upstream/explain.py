@@ -54,7 +54,7 @@ class Recorder(Sender):
 
 
 def bounded(steps: list[Step]) -> Iterator[Step]:
-    """Yield the steps with the length to show. It is lower for bodies with several users."""
+    """Yield the steps with the length to show. Bodies with several users have a lower length."""
     for index, step in enumerate(steps, 1):
         shown = step.shown
         if step.name == "response body":

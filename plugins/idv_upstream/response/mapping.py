@@ -105,7 +105,7 @@ class ResponseMapper:
         return None if record is None else self._fields["id"].required(record)
 
     def _record_of(self, query: Query, document: Any, *, echo: bool) -> Any:
-        """Return the user's record, or ``None`` for "not found". Raises an error for any other."""
+        """Return the user's record, or ``None`` for "not found". Raises `LookupFailed`."""
         for name, kind in (("unavailable_when", Unavailable), ("broken_when", Broken)):
             if name in self._expressions and not self._is_false(name, document):
                 raise kind(f"the response is an error ({name})")

@@ -51,8 +51,8 @@ def outcome(status: int, overrides: Mapping[int, Outcome]) -> Outcome:
     """Return the outcome for a status code.
 
     An override of 404 also applies to 204 and 410, because a wrong path may cause all three. Codes
-    without a default are `BROKEN`, such as redirects, which are not followed. The codes 401, 403
-    and 407 refuse the credentials of this service, not of a client.
+    without a default are `BROKEN`. Redirects are among them, since they are not followed. The codes
+    401, 403 and 407 refuse the credentials of this service, not of a client.
     """
     configured = overrides.get(status) or (overrides.get(404) if status in _LIKE_404 else None)
     return configured or _DEFAULTS.get(status, Outcome.BROKEN)

@@ -38,7 +38,7 @@ class Response(NamedTuple):
 
 
 def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
-    """Return the decompressed body. Raises `Broken` for an invalid body or one above `MAX_BODY`.
+    """Return the decompressed body. Raises `Broken` for a body that is invalid or too long.
 
     Raises `Unavailable` for a body that may be incomplete.
     """
@@ -73,7 +73,7 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 def sent_at(headers: Mapping[str, str]) -> datetime:
-    """Return the time in ``Date``, or the time of this machine if there is no valid ``Date``."""
+    """Return the time in the header ``Date``, or this machine's time without a valid header."""
     return _date(headers.get("Date", "")) or datetime.now(UTC)
 
 

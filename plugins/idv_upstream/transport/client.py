@@ -35,7 +35,7 @@ HEADERS: Mapping[str, str] = {
 """Default headers of every request."""
 
 CONNECT_TIMEOUT = 0.5
-"""Maximum seconds to resolve a host name. Connecting and TLS handshake have the same limit."""
+"""Maximum seconds to resolve a host name. Connecting, including TLS, has the same limit."""
 
 _OPTIONAL_BODY_TIMEOUT = 0.2
 """Maximum seconds to wait for a body that only contains an error message."""
@@ -72,7 +72,7 @@ _CERTIFICATE_ALERT = re.compile(
 )
 
 _is_reused: ContextVar[bool] = ContextVar("is_reused", default=True)
-"""True if a task's last request reused a connection. Traces of aiohttp would take 10 µs for it."""
+"""True if the last request of this task reused a connection. A trace of aiohttp takes 10 µs."""
 
 
 class _Resolver(AbstractResolver):

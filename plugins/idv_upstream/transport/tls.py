@@ -49,7 +49,7 @@ class TlsOptions(Options):
 
 
 class Tls:
-    """The SSL context of one backend. ``timer`` returns seconds."""
+    """The SSL context of one backend. The function ``timer`` returns a time in seconds."""
 
     def __init__(
         self, options: TlsOptions, name: str, timer: Callable[[], float] = time.monotonic
@@ -72,7 +72,7 @@ class Tls:
     def context(self) -> ssl.SSLContext:
         """Return the context for a new connection. Reload changed files, at most once per second.
 
-        Invalid files are logged, and read again at the next call a second later. For example, a
+        Invalid files are logged. The next check, a second later, reads them again. For example, a
         certificate and its key do not match until both are replaced.
         """
         if self._files and self._timer() >= self._check_at:

@@ -27,7 +27,7 @@ _MAX_LIFETIME = 3600.0
 """Maximum lifetime of a token. It limits the use of a revoked token: some upstreams respond to it
 with an empty list instead of 401."""
 _FIRST_TIMESTAMP, _FIRST_IN_MILLISECONDS = 1e9, 1e11
-"""The lowest values of ``expires`` that are read as a Unix time in seconds, or in milliseconds."""
+"""The lowest ``expires`` that is read as a Unix time in seconds, and as one in milliseconds."""
 
 _NO_TIME = (TypeError, ValueError, OverflowError)
 _ISSUED = (200, 201)
