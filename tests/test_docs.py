@@ -444,7 +444,7 @@ def test_places_to_change_exist(heading: str) -> None:
 
 
 def test_way_of_a_lookup_can_be_read_in_an_afternoon() -> None:
-    *core, plugin = re.findall(r"`([\w./]+\.py)`", section(ARCHITECTURE, "The afternoon"))
+    *core, plugin = re.findall(r"`([\w./]+\.py)`", section(ARCHITECTURE, "An afternoon of reading"))
     paths = {*(ROOT / "tornado_idv" / each for each in core), ROOT / plugin}
     assert len(paths) == len(core) + 1 <= 40
     assert sum(each.read_text(encoding="utf-8").count("\n") for each in paths) <= 5000
