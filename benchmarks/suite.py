@@ -15,6 +15,7 @@ from benchmarks.postgres import postgres
 from benchmarks.shared_cache import shared_cache
 from benchmarks.sqlite import uncached_find
 from benchmarks.wire.attack import attack
+from benchmarks.wire.growth import growth
 from benchmarks.wire.latency import latency
 from benchmarks.wire.misses import misses
 from benchmarks.wire.mixes import mixes
@@ -40,6 +41,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
     "start": cold_start,
     "uncached": uncached,
     "misses": misses,
+    "growth": growth,
     "proxy": proxied,
     "postgres": postgres,
     "ldap": ldap,

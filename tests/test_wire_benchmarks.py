@@ -32,6 +32,7 @@ from benchmarks.wire import (
     attackers,
     conformance,
     contenders,
+    growth,
     misses,
     proxy,
     start,
@@ -53,8 +54,8 @@ needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason=not_installed
 
 
 NEED_WRK = (
-    *("throughput", "workers", "mixes", "latency", "attack", "uncached", "misses", "proxy"),
-    *("postgres", "shared_cache"),
+    *("throughput", "workers", "mixes", "latency", "attack", "uncached", "misses", "growth"),
+    *("proxy", "postgres", "shared_cache"),
 )
 
 
@@ -65,6 +66,7 @@ def toy_size() -> Iterator[None]:
         patch.setattr(traffic, "_LIST_LENGTH", 20 * USERS)
         patch.setattr(traffic, "_MAX_RATE", 20 * USERS)
         patch.setattr(wrk, "CONNECTIONS", 4)
+        patch.setattr(growth, "_KEYS", 4)
         yield
 
 
@@ -223,6 +225,17 @@ async def test_workers_are_measured_with_all_their_processes(
     (memory,) = [each for each in figures if each.unit == "MiB"]
     assert all(1 < size < 200 for size in memory.rounds)
     assert len(memory.rounds) == 3  # with the manager
+
+
+@needs_wrk
+@pytest.mark.usefixtures("few_requests")
+async def test_growth_is_measured_for_each_amount(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Server, "cpu", lambda _: time.perf_counter())  # in so few, no tick
+    figures = await growth.growth(plan)
+    assert all(each.value > 0 for each in figures if each.unit == "x")
+    assert len([each for each in figures if each.unit == "x"]) == 9
 
 
 async def test_lookups_in_openldap_are_measured_beside_python_ldap_alone(plan: Plan) -> None:

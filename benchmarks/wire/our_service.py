@@ -15,7 +15,7 @@ from benchmarks.wire.traffic import KEY
 _CONFIG = """\
 profile_sites: [{site}]
 server: {{port: {port}, workers: {workers}, fast_path: {fast_path}, request_timeout: 10s}}
-auth: {{keys: [{{id: measured, sha256: {digest}}}]}}
+auth: {{{store}keys: [{{id: measured, sha256: {digest}}}]}}
 {more}
 {shared_cache}
 limits: {limits}
@@ -39,6 +39,8 @@ class OurService:
     limits: str = "{}"
     workers: int = 1
     shared_cache: str = ""
+    store: Path | None = None
+    """A store with further keys."""
 
     def __call__(self, port: int) -> Sequence[str]:
         config = self.folder / f"config-{port}.yaml"
@@ -52,6 +54,7 @@ class OurService:
             shared_cache=self.shared_cache,
             limits=self.limits,
             backend=self.backend,
+            store=f'store: "{self.store}", ' if self.store else "",
         )
         config.write_text(text, encoding="utf-8")
         return [sys.executable, "-m", "tornado_idv", "serve", "--config", str(config)]

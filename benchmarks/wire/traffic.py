@@ -13,6 +13,7 @@ from benchmarks import dataset
 from tornado_idv.keys.token import issue
 
 PATH = "/api/v1/identify/url"
+_BATCH_PATH = "/api/v1/identify/batch"
 KEY = issue("measured")
 _OTHER_KEY = issue("measured")
 _LIST_LENGTH = 100_000
@@ -42,11 +43,13 @@ Mix = Callable[[int, float], Traffic]
 """Makes the traffic of a run, from the number of users and the seconds."""
 
 
-def make_traffic(bodies: Iterable[bytes], status: int = 200, key: str = KEY) -> Traffic:
+def make_traffic(
+    bodies: Iterable[bytes], status: int = 200, key: str = KEY, path: str = PATH
+) -> Traffic:
     """Return the traffic with these bodies."""
     listed = tuple(bodies)
     head = (
-        f"POST {PATH} HTTP/1.1\r\n"
+        f"POST {path} HTTP/1.1\r\n"
         "Host: 127.0.0.1\r\n"
         f"Authorization: Bearer {key}\r\n"
         "Content-Type: application/json\r\n"
@@ -70,6 +73,19 @@ def uniform(users: int, _seconds: float) -> Traffic:
     chooser = random.Random(_SEED)
     passes = (chooser.sample(range(users), users) for _ in range(_LIST_LENGTH // users + 1))
     return for_users(itertools.chain.from_iterable(passes))
+
+
+def batches(items: int, users: int, _seconds: float) -> Traffic:
+    """Return batches of this many items by nickname, in order."""
+    numbers = itertools.cycle(range(users))
+    return make_traffic(
+        (
+            b'{"items":[%s]}'
+            % b",".join(body(f"@{dataset.nickname(next(numbers))}") for _ in range(items))
+            for _ in range(max(users // items, 1))
+        ),
+        path=_BATCH_PATH,
+    )
 
 
 def varying(users: int, seconds: float) -> Traffic:

@@ -61,9 +61,10 @@ def describe() -> dict[str, str]:
     return {"wrk": match[1] if match else "unknown"}
 
 
-async def load(plan: Plan, server: Server, mix: Mix) -> Load:
-    """Send requests at full speed, on 32 connections."""
-    return await _run(plan, server, mix(plan.keys, plan.seconds), CONNECTIONS)
+async def load(plan: Plan, server: Server, mix: Mix, connections: int | None = None) -> Load:
+    """Send requests at full speed, by default on 32 connections."""
+    traffic = mix(plan.keys, plan.seconds)
+    return await _run(plan, server, traffic, connections or CONNECTIONS)
 
 
 async def paced(plan: Plan, server: Server, mix: Mix, rate: float) -> Load:
