@@ -1,4 +1,4 @@
-"""How the CPU time of a request grows with what there is: users, keys, connections, and so on.
+"""Growth of the CPU time of a request with users, keys, connections, and other amounts.
 
 For each amount, a small and a large one. A ratio of 1 means: the cost does not grow.
 """

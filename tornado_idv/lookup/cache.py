@@ -91,8 +91,8 @@ class AnswerCache:
         """A callback for a hit on an entry due for a refresh. It gets the query, once per entry."""
         self.on_purge: Callable[[], object] = lambda: None
         """A callback after each purge, and after some answers to `persisted` queries."""
-        self.persisted: Sequence[set[str]] = ()
-        """The texts of the queries for the users in a snapshot, as one set per snapshot file.
+        self.persisted: Sequence[Container[str]] = ()
+        """The texts of the queries for the users in a snapshot, one container per snapshot file.
 
         If the answer to such a query is "not found" or unstorable, `on_purge` is called, too.
         """

@@ -95,10 +95,12 @@ def encode(snapshot: Snapshot, cache: AnswerCache, persisted: Texts) -> Iterator
         yield _ENCODER.encode_lines(rows(entries))
 
 
-def to_file(parts: Iterable[bytes]) -> bytes:
-    """Return the content of a snapshot file with these parts."""
-    lines = b"".join(parts)
-    return b"".join([_BEGINNING, hashlib.sha256(lines).hexdigest().encode(), b"\n", lines])
+def to_file(parts: Sequence[bytes]) -> list[bytes]:
+    """Return the content of a snapshot file with these parts, in parts."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return [_BEGINNING, digest.hexdigest().encode(), b"\n", *parts]
 
 
 def decode(content: bytes, scope: str, now: float) -> Snapshot:

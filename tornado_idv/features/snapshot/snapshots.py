@@ -73,7 +73,7 @@ class Snapshots(Part):
         self._files: SnapshotFiles | None = None
         self._changes = 0
         """Number of purges and of new directories. A write compares it before and after."""
-        self._persisted: list[set[str]] = [set()]
+        self._persisted: list[Texts] = [Texts()]
         """Queries for the users in the file, and in the file that is being written.
 
         All directories share this list: a reload during a write must not miss a deleted user.
@@ -208,7 +208,6 @@ class Snapshots(Part):
                 self._persisted.remove(before)
                 before.clear()
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed
-            self._persisted[0] |= persisted  # the new file may have been written
             self._fail(files, "cannot be written", error)
             return True
         if self.error is not None:
