@@ -56,8 +56,8 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
         "shared_limits: {kind: redis, url: redis://h}",
         (
             "3:1: shared_limits: removed in 1.0: each machine counts alone; remove this section, "
-            "and limit the requests to all of them in their balancer, as by limit_req of nginx or "
-            "a stick-table of haproxy"
+            "and limit the total of all machines in their load balancer, as by limit_req of nginx "
+            "or a stick-table of haproxy"
         ),
     ),
     (

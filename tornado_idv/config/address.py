@@ -36,7 +36,7 @@ class Address:
     def url(self, scheme: str) -> str:
         """Return the base URL for requests from this machine, without a trailing slash.
 
-        For a Unix socket, the host has no effect.
+        For a Unix socket, the host in the URL has no effect.
         """
         if self.path is not None:
             return f"{scheme}://localhost"
@@ -49,7 +49,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Parse an address; raises `ValueError`."""
+        """Parse ``HOST:PORT`` or ``unix:PATH``; raises `ValueError` for anything else."""
         if text.startswith(UNIX) and text != UNIX:
             return cls(path=Path(text.removeprefix(UNIX)))
         match = _TCP.fullmatch(text)
@@ -82,4 +82,4 @@ ListenAddress = Annotated[
     BeforeValidator(_listen_address),
     WithJsonSchema({"type": "string", "pattern": "^unix:[^@].*$|:[0-9]{1,5}$"}),
 ]
-"""``HOST:PORT``, or ``unix:PATH``."""
+"""The type of a setting of the form ``HOST:PORT`` or ``unix:PATH``."""

@@ -22,11 +22,11 @@ from tornado_idv.keys.token import digest, is_token68
 
 _Entry = tuple[str, yaml_loader.Mapping]
 _Value = tuple[str, yaml_loader.Mark, str]
-"""A value with its path and position. A value that must be unique is in canonical form."""
+"""A setting: path, position, value. A value that must be unique is in canonical form."""
 
 
 def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
-    """Yield every problem between settings."""
+    """Yield a problem for each setting that conflicts with another, or lacks another."""
     keys = list(_entries(tree, "auth", "keys"))
     backends = list(_entries(tree, "backends"))
     yield from _duplicates(file, _texts(backends, "name"), "another backend has this name")
@@ -48,7 +48,7 @@ def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
     yield from _duplicates(file, _texts(keys, "id"), "another key has this id")
     yield from _duplicates(file, _digests(keys), "another key has this token")
     for path, key in keys:
-        # Without the space after the colon "token:idv_..." is one name; reported elsewhere.
+        # Without a space after the colon, "token:idv_..." is one name: the model reports it.
         names = [name for name in key if name.partition(":")[0] in ("sha256", "token")]
         if not names:
             yield Problem(file, *key.mark, path, "needs sha256, or token in a demo")
@@ -125,7 +125,7 @@ def _duplicates(file: str, values: Iterable[_Value], message: str) -> Iterator[P
 def is_demo(tree: Any) -> bool:
     """Return whether ``demo`` is on; true for a malformed value.
 
-    The model reports that value: it must not be reported for each key, too.
+    The model reports a malformed value. It must not cause a further problem for each key.
     """
     value = value_at(tree, "demo")
     try:
@@ -137,7 +137,7 @@ def is_demo(tree: Any) -> bool:
 def key_conflicts(
     configured: Sequence[ApiKey], stored: Iterable[ApiKey], name: str
 ) -> Iterator[SettingError]:
-    """Yield an error for each configured key whose id or token the store ``name`` has, too."""
+    """Yield an error for each configured key with an id or token that is also in a key store."""
     by_digest = {key.digest: key.id for key in stored}
     ids = set(by_digest.values())
     for i, key in enumerate(configured):

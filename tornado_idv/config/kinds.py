@@ -33,14 +33,14 @@ _Choices = tuple[tuple[str, type[Options] | None], ...]
 """The options model of each kind; ``None`` for a kind that is not imported."""
 
 _NO_DOCSTRINGS = {"use_attribute_docstrings": False}
-"""Models created here have no source, and a search for it takes 20 ms each."""
+"""Skips pydantic's search for source code: created models have none, and it takes 20 ms each."""
 
 
 def settings_type(kinds: Kinds, used: Container[str] | None = None) -> type[Settings]:
     """Return the settings model for these kinds.
 
-    Only those with a name in ``used`` (default: all) are imported. The options of other kinds
-    are not described.
+    Only kinds with a name in ``used`` (default: all) are imported. For other kinds, the model
+    accepts any options.
     """
     return _settings_type(
         _choices(kinds.backends, used, BackendOptions),
@@ -63,7 +63,7 @@ def _choices(
 
 
 def _options_type(kind: str, offered: Any, base: type[Options]) -> type[Options]:
-    """Return the options model of a plugin's class; raises `StartError`."""
+    """Return the options model of a plugin's class. Raises `StartError` for an unusable class."""
     options_type = getattr(offered, "options_type", None)
     if not (isclass(offered) and isclass(options_type) and issubclass(options_type, base)):
         text = f"must be a class whose options_type is a subclass of {base.__name__}"
@@ -93,7 +93,7 @@ def _settings_type(backends: _Choices, shared_caches: _Choices) -> type[Settings
 
 @cache  # a reload compares sections by their types, too
 def _section(name: str) -> tuple[type[Options], FieldInfo]:
-    """Return a section of the configuration with the settings of features."""
+    """Return the model and the field of a section, with the settings that features add."""
     field = copy(Settings.model_fields[name])
     base: Any = field.annotation
     added = [resolve_name(each.options[name]) for each in FEATURES if name in each.options]
@@ -112,8 +112,8 @@ def _section(name: str) -> tuple[type[Options], FieldInfo]:
 def _entry(base: type[Options], choices: _Choices, noun: str) -> Any:
     """Return the type of a section whose ``kind`` selects the type of its options.
 
-    An annotated union would fail for a single kind. Python reduces a union of one type to that
-    type, so an unknown kind would be reported as many unknown options.
+    An annotated union would fail if there is only one kind. Python reduces a union of one type to
+    that type, so an unknown kind would be reported as many unknown options.
     """
     if not choices:
 

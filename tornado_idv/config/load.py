@@ -25,12 +25,12 @@ from tornado_idv.interfaces.hookspecs import Kinds
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """The content of a configuration file, read once: settings and positions match.
+    """The content of a configuration file. It is read once, so settings and positions match.
 
-    ``signature`` was taken before the file was read. ``port``, from the command line, replaces
-    ``server.port`` and ``server.listen``. The configuration names further files: those of
-    ``${file:…}`` and of the certificate. `load` adds their signatures to ``named``, each taken
-    before its file is read.
+    ``signature`` was taken before the file was read. ``port`` is an option of the command line
+    and replaces ``server.port`` and ``server.listen``. The configuration names further files:
+    those of ``${file:…}`` and of the certificate. `load` adds the signatures of these to
+    ``named``. Each is taken before its file is read.
     """
 
     path: Path
@@ -50,15 +50,15 @@ class ConfigFile:
         return cls(path, require_file(path), signature, port)
 
     def addresses_for(self, settings: Settings) -> tuple[Address, ...]:
-        """Return the addresses to listen on with these settings of the file."""
+        """Return the addresses to listen on. ``settings`` are those of this file."""
         server = settings.server
         return server.addresses if self.port is None else (Address(server.host, self.port),)
 
     def load(self, kinds: Kinds, environ: Mapping[str, str]) -> Settings:
-        """Return the settings.
+        """Parse and validate the content, and return the settings.
 
-        ``kinds`` are the installed kinds of backend, ``environ`` has the variables of
-        ``${env:NAME}``. Raises `ConfigError` with every problem in the order of the file.
+        ``kinds`` are the installed kinds of backend. ``environ`` has the variables for
+        ``${env:NAME}``. Raises `ConfigError` with all problems, in their order in the file.
         """
         settings, absent, found = _validate(self, kinds, environ)
         if absent or found or settings is None:
@@ -67,7 +67,7 @@ class ConfigFile:
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Raise a `ConfigError` with the position in the file for a `SettingError` within."""
+        """Convert a `SettingError` within to a `ConfigError` with the position in the file."""
         try:
             yield
         except SettingError as error:
@@ -76,22 +76,22 @@ class ConfigFile:
             raise ConfigError(place) from None
 
     def tree(self) -> Any:
-        """Return the values as text with their positions; raises `ConfigError`."""
+        """Parse the YAML. Return each value as text with its position; raises `ConfigError`."""
         return yaml_loader.read(self.content, str(self.path))
 
 
 def load(path: Path, kinds: Kinds, environ: Mapping[str, str]) -> Settings:
-    """Return the settings in the file at ``path``, as `ConfigFile.load`; raises `StartError`."""
+    """Read the file at ``path`` and load it as `ConfigFile.load` does; raises `StartError`."""
     return ConfigFile.read(path).load(kinds, environ)
 
 
 def load_without_references(
     path: Path, kinds: Kinds, environ: Mapping[str, str]
 ) -> tuple[Settings | None, list[Problem]]:
-    """Load a file whether or not its secrets are on this machine.
+    """Load a configuration file, even if its secrets are not on this machine.
 
-    Returns the settings, or ``None`` if they need a missing reference, and the missing references.
-    Raises `ConfigError` with every other problem, and `StartError`.
+    Returns the settings (``None`` if they need a missing secret) and the unresolved references.
+    Raises `ConfigError` with all other problems, and `StartError` if the file cannot be read.
     """
     settings, absent, found = _validate(ConfigFile.read(path), kinds, environ)
     if found:
@@ -102,7 +102,7 @@ def load_without_references(
 def _validate(
     source: ConfigFile, kinds: Kinds, environ: Mapping[str, str]
 ) -> tuple[Settings | None, list[Problem], list[Problem]]:
-    """Return the valid settings or ``None``, the missing references and all other problems."""
+    """Return the settings or ``None``, the unresolved references and all other problems."""
     resolved = Resolved(source.tree(), source.path, environ)
     source.named.update(resolved.files)
     tree, file = resolved.tree, str(source.path)
@@ -126,16 +126,16 @@ def _validate(
     if settings is not None and (tls := settings.server.tls) is not None:
         certificate = (tls.cert_file, tls.key_file)
         source.named.update({each: FileSignature.find(each) for each in certificate})
-    # The value of an unresolved reference is unknown, so nothing else can be wrong with it.
+    # The value of an unresolved reference is unknown, so no other problem of it is reported.
     unknown = {(each.line, each.column) for each in resolved.absent + resolved.invalid}
     known = [each for each in found if (each.line, each.column) not in unknown]
     return settings, resolved.absent, resolved.invalid + known
 
 
 def _first_site(tree: Any) -> str:
-    """The profile site of responses, for backends that query by profile URL.
+    """Return the profile site of responses. Backends that query by profile URL need it.
 
-    Empty if the site is missing or invalid: the settings model reports that.
+    Returns an empty text if the site is missing or invalid: the settings model reports that.
     """
     try:
         return ProfileSite.parse(tree["profile_sites"][0]).prefix
@@ -144,7 +144,7 @@ def _first_site(tree: Any) -> str:
 
 
 def _identifiers(tree: Any) -> Identifiers | None:
-    """Return the forms of identifiers for canaries; ``None`` if ``identifiers`` is not valid."""
+    """Return the parser of canaries' identifiers; ``None`` if ``identifiers`` is not valid."""
     with suppress(ValidationError):
         own = IdentifierSettings.model_validate(value_at(tree, "identifiers") or {})
         settings = Settings.model_construct(profile_sites=(), backends=(), identifiers=own)

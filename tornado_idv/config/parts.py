@@ -1,7 +1,7 @@
-"""Parts of `config.yaml` for single commands. The rest of the file may be wrong.
+"""Reads single sections of `config.yaml`, for commands that need no more of the file.
 
-It may refer to secrets that the operator cannot read, or be in the middle of an edit while a
-command queries the running service.
+The rest of the file may be invalid: it may refer to secrets that the operator cannot read, or be in
+the middle of an edit.
 """
 
 from __future__ import annotations

@@ -69,16 +69,16 @@ _EXPECTED = {
 _REFUSED = {
     **MISSING,
     "shared_limits": "removed in 1.0: each machine counts alone; remove this section, and limit "
-    "the requests to all of them in their balancer, as by limit_req of nginx or a stick-table of "
-    "haproxy",
+    "the total of all machines in their load balancer, as by limit_req of nginx or a stick-table "
+    "of haproxy",
 }
-"""Why a setting is refused, by its path without indices."""
+"""Messages for settings that are refused by name: paths without indices are the keys."""
 
 
 def is_safe_to_print(step: str | int) -> bool:
     """Return whether a step of a path is an index, or looks like the name of a setting.
 
-    Another name may contain a secret: without the space after a colon, YAML reads
+    Any other name may contain a secret: if the space after a colon is missing, YAML reads
     ``token:idv_...`` as one name.
     """
     return isinstance(step, int) or _PLAIN.fullmatch(step) is not None
@@ -91,7 +91,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 class SchemaGenerator(GenerateJsonSchema):
-    """Describes the settings with their values in the file, not the parsed values."""
+    """Generates a JSON Schema of values as they are in the file, not of parsed values."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         # An unused setting is omitted; null would be read as text.
@@ -110,7 +110,7 @@ def _schema_of(model: type[BaseModel]) -> Schema:
 def problems(
     error: ValidationError, model: type[BaseModel], tree: Any, file: str
 ) -> Iterator[Problem]:
-    """Yield a problem for every error of pydantic in ``tree``, read as ``model``."""
+    """Yield a problem for each error of pydantic, except those that only follow from others."""
     schema = _schema_of(model)
     details = error.errors(include_url=False, include_input=False)
     unknown = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
@@ -118,7 +118,7 @@ def problems(
         steps: _suggest(str(steps[-1]), _locate(schema, tree, steps[:-1]).known)
         for steps in unknown[: ConfigError.MAX_LINES]  # each takes 0.1 ms
     }
-    # A misspelt setting is missing under its name, and a list of wrong items is too short.
+    # Pydantic also reports a misspelt setting as missing, and a list with a bad item as too short.
     follow_ups = {("missing", (*steps[:-1], name)) for steps, name in meant.items()}
     for steps in (detail["loc"] for detail in details):
         follow_ups |= {("too_short", steps[:end]) for end in range(len(steps))}
@@ -172,7 +172,7 @@ def _unknown(name: str, meant: str | None, known: Sequence[str]) -> str:
 
 
 def _suggest(name: str, known: Sequence[str]) -> str | None:
-    """Return the most similar known name."""
+    """Return the known name for which ``name`` is probably a typing error, or ``None``."""
     start, colon, _ = name.partition(":")
     if colon and start in known:
         return start
@@ -194,11 +194,11 @@ def _expected(kind: str, value: Any) -> str:
 
 
 class Location(NamedTuple):
-    """A location in the file, as far as it exists there.
+    """A location of pydantic in the file, as far as it exists there.
 
-    ``path`` ends before the first name that is not safe to print. ``value`` is the value there. If
-    it is missing, ``value`` is the mapping or list around it. ``known`` are the known settings in
-    the value, ``choices`` the values of its member ``tag`` that select a variant.
+    ``path`` ends before the first name that is not safe to print. ``value`` is the value at the
+    location; if missing, the mapping or list around it. ``known`` are the names of settings that
+    the value may have. ``choices`` are the values of its member ``tag`` that select a variant.
     """
 
     path: Steps
@@ -209,7 +209,7 @@ class Location(NamedTuple):
 
 
 def _locate(schema: Schema, tree: Any, steps: Steps, *, missing: bool = False) -> Location:
-    """Return the location of ``steps``; with ``missing``, the last of them is not in the file."""
+    """Return the location of ``steps``; with ``missing``, the last step is not in the file."""
     path: Steps = ()
     value, schemas, is_safe = tree, [schema], True
     chosen: list[Schema] = []
@@ -218,7 +218,7 @@ def _locate(schema: Schema, tree: Any, steps: Steps, *, missing: bool = False) -
         chosen = [] if chosen else [{"$ref": each[step]} for each in tags if step in each]
         if chosen:  # the variant: its tag is in the location, and not in the file
             schemas = chosen
-        elif _contains(value, step):  # or else it names a type of a union
+        elif _contains(value, step):  # otherwise the step names a type of a union
             variants = _variants(schema, schemas)
             is_safe = is_safe and (is_safe_to_print(step) or step in _known(variants))
             path = (*path, step) if is_safe else path

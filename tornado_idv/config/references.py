@@ -1,4 +1,4 @@
-"""Replaces ``${env:NAME}`` and ``${file:path}`` in values by the variables and files they name.
+"""Replaces ``${env:NAME}`` and ``${file:path}`` in values by variables and contents of files.
 
 ``$${`` stands for a plain ``${``. Names of settings are not changed.
 """
@@ -24,13 +24,13 @@ class _AbsentError(ValueError):
 
 
 class Resolved:
-    """``tree`` is a copy with references replaced. A text with an unresolved reference is kept.
+    """A configuration with its references replaced: ``tree`` is the changed copy of its values.
 
-    Relative paths are relative to ``base_dir``, the folder of the configuration at ``path``; one
-    newline at the end of a file is dropped.
-    ``absent`` are references to unset variables and unreadable files; ``invalid`` are wrong on
-    every machine. ``values`` are the values of resolved references: mostly secrets. ``files`` are
-    the named files with their signatures, taken before the files were read.
+    A text with an unresolved reference is kept. Relative paths are relative to ``base_dir``, the
+    folder of the configuration at ``path``. One newline at the end of a file is dropped.
+    ``absent`` are references to unset variables and unreadable files. ``invalid`` are references
+    that are wrong on every machine. ``values`` are the texts that replaced references: mostly
+    secrets. ``files`` are the named files. Their signatures were taken before they were read.
     """
 
     def __init__(self, tree: Any, path: Path, environ: Mapping[str, str]) -> None:

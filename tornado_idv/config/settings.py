@@ -58,12 +58,12 @@ from tornado_idv.units import RATE
 
 
 class DrainSettings(Options):
-    """Stop of the service."""
+    """Times for a stop of the service."""
 
     delay: Duration = 0.0
-    """How long new connections are still accepted after the signal to stop."""
+    """The time after the stop signal in which new connections are still accepted."""
     timeout: Duration = 15.0
-    """How long requests in flight may take to finish after the delay."""
+    """The maximum time after the delay for requests in flight to finish."""
 
 
 class TlsSettings(Options):
@@ -88,9 +88,9 @@ class ServerSettings(Options):
     port: Annotated[WholeNumber, Field(ge=0, le=65535)] = 8080
     """The port to listen on; 0 takes any free port."""
     listen: Annotated[tuple[ListenAddress, ...], Field(min_length=1)] | None = None
-    """The addresses, and Unix sockets, to listen on in place of ``host`` and ``port``."""
+    """The addresses and Unix sockets to listen on. They replace ``host`` and ``port``."""
     workers: Workers = 1
-    """How many processes serve requests; ``auto`` is one for each CPU."""
+    """The number of processes that serve requests; ``auto`` means one for each CPU."""
     base_path: Annotated[
         str,
         accepted_by(
@@ -117,29 +117,29 @@ class ServerSettings(Options):
     max_body: Annotated[BodyLimit, APPLIED] = 16 * 1024
     """The maximum size of a request body; at most 1MiB."""
     idle_timeout: Annotated[Timeout, APPLIED] = 10.0
-    """How long a connection may be idle between two requests."""
+    """The maximum time that a connection may be idle between two requests."""
     body_timeout: Annotated[Timeout, APPLIED] = 5.0
-    """How long a request body may take to arrive."""
+    """The maximum time for a request body to arrive."""
     request_timeout: Annotated[Timeout, APPLIED] = 2.0
-    """How long a lookup may take in all backends together."""
+    """The maximum time of a lookup, for all backends together."""
     max_connections: Annotated[Count, APPLIED] = 4000
     """The maximum number of open connections."""
     fast_path: Annotated[
         bool, Field(validation_alias=AliasChoices("fast_path", "packet_cache")), APPLIED
     ] = True
-    """Whether requests with a head like earlier ones skip the parser; affects speed only."""
+    """Whether a request skips the parser if its head is known. This affects only the speed."""
     trusted_proxies: Annotated[tuple[Network, ...], APPLIED] = ()
     """The proxies whose ``X-Forwarded-For`` is trusted: addresses, networks or ``unix:``."""
     tls: TlsSettings | None = None
     """The certificate for HTTPS; without it, the service speaks plain HTTP."""
     drain: Annotated[DrainSettings, APPLIED] = DrainSettings()
-    """How the service stops."""
+    """Times for a stop of the service."""
     watch_config: Annotated[bool, APPLIED] = False
-    """Whether the configuration is reloaded when this file, or a file named in it, changes."""
+    """Whether to reload the configuration when this file, or a file named in it, changes."""
 
     @property
     def scheme(self) -> str:
-        """The scheme of its URLs."""
+        """The scheme of the service's URLs: http or https."""
         return "https" if self.tls else "http"
 
     @property
@@ -159,17 +159,17 @@ class ServerSettings(Options):
 
 
 class MissLimitSettings(Options):
-    """A limit of lookups without a user (404 and 422); a rate alone stands for ``rate``."""
+    """A limit of lookups without a user (404 and 422). A plain rate may replace the section."""
 
-    # In a schema, each of these words applies to one of the two types.
+    # In JSON Schema, "pattern" applies to strings alone, and "properties" to objects alone.
     model_config = ConfigDict(
         json_schema_extra={"type": ["object", "string"], "pattern": f"^{RATE.pattern}$|\\$\\{{"}
     )
 
     rate: RateLimit
-    """How many such lookups are allowed; above the limit, every lookup is refused."""
+    """The maximum rate of lookups without a user. Above it, every lookup of the key is refused."""
     log_only: bool = False
-    """Whether lookups over the limit are only logged and not refused."""
+    """Whether lookups over the limit are logged instead of refused."""
 
     @model_validator(mode="before")
     @classmethod
@@ -178,19 +178,19 @@ class MissLimitSettings(Options):
 
 
 class KeyLimitSettings(Options):
-    """The limits of a key. Each replaces the general limit."""
+    """The limits of one key. Each replaces the limit of the same name in ``limits``."""
 
     requests: RateLimit | None = None
-    """How many requests are allowed."""
+    """The maximum rate of requests with a key, such as ``100/second``."""
     misses: MissLimitSettings | None = None
-    """How many lookups without a user (404 and 422) are allowed."""
+    """The maximum rate of lookups without a user (404 and 422) with a key."""
 
 
 class LimitSettings(KeyLimitSettings):
-    """Rate limits; without one, there is no limit."""
+    """Rate limits. By default there are none."""
 
     failed_auth: RateLimit | None = None
-    """How many requests without a valid key are allowed from one client address."""
+    """The maximum rate of requests without a valid key from one client address."""
 
 
 class KeySettings(Options):
@@ -207,7 +207,7 @@ class KeySettings(Options):
     token: (
         Annotated[Secret, checked_by(lambda token: check_token(token.get_secret_value()))] | None
     ) = None
-    """The token itself; only with ``demo: true`` or when listening on loopback."""
+    """The token itself. It is allowed only with ``demo: true`` or when listening on loopback."""
     owner: str = ""
     """The person or service that uses the key."""
     scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = DEFAULT_SCOPES
@@ -217,11 +217,11 @@ class KeySettings(Options):
     expires: Annotated[Moment | None, AfterValidator(check_order)] = None
     """The time at which the key expires."""
     limits: KeyLimitSettings = KeyLimitSettings()
-    """The limits of the key. Each replaces the general limit."""
+    """The limits of the key. Each replaces the limit of the same name in ``limits``."""
 
     @property
     def api_key(self) -> ApiKey:
-        """The key, as the key ring has it."""
+        """The key as a record for the key ring."""
         token, misses = self.token, self.limits.misses
         return ApiKey(
             id=self.id,
@@ -249,7 +249,7 @@ class IdentifierSettings(Options):
     """The valid forms of nicknames and card numbers."""
 
     nickname_pattern: Pattern = "[A-Za-z0-9_.-]{1,64}"
-    """The regular expression that a whole nickname must match; non-ASCII text never does."""
+    """The regular expression for a whole nickname. Non-ASCII text never matches."""
     nickname_case: Literal["preserve", "fold"] = "preserve"
     """Whether nicknames are case-sensitive (preserve) or compared in lower case (fold)."""
     card_length: tuple[CardDigits, CardDigits] = (1, 32)
@@ -273,7 +273,7 @@ class LoggingSettings(Options):
     health_checks: Annotated[bool, APPLIED] = True
     """Whether successful requests for ``server.health_path`` are in the access log."""
     ids: Literal["none", "hash", "full"] = "none"
-    """How the access log names the requested user: not, as a keyed hash, or in full."""
+    """The requested user's identifier in the access log: none, a keyed hash, or in full."""
 
 
 class Settings(Options):
@@ -284,15 +284,15 @@ class Settings(Options):
     server: ServerSettings = ServerSettings()
     """The public listener, its limits and timeouts."""
     admin: AdminSettings | None = None
-    """The operator's listener: health, metrics, cache purge; without it, there is none."""
+    """The operator's listener: health, metrics, cache purge. By default there is none."""
     auth: Annotated[AuthSettings, APPLIED] = AuthSettings()
     """Authentication."""
     limits: Annotated[LimitSettings, APPLIED] = LimitSettings()
-    """Rate limits; without one, there is no limit."""
+    """Rate limits. By default there are none."""
     cache: Annotated[CacheLimits, APPLIED] = CacheLimits()
     """The cache of answers."""
     shared_cache: SharedCacheOptions | None = None
-    """The shared cache of several processes, behind ``cache``; without it, there is none."""
+    """The cache that processes share, used after ``cache``. By default there is none."""
     identifiers: Annotated[IdentifierSettings, APPLIED] = IdentifierSettings()
     """The valid forms of nicknames and card numbers."""
     backends: Annotated[tuple[BackendOptions, ...], Field(min_length=1), APPLIED]
@@ -300,16 +300,16 @@ class Settings(Options):
     logging: LoggingSettings = LoggingSettings()
     """Logging."""
     demo: bool = False
-    """Whether this is a demonstration: the file may contain plain tokens."""
+    """Whether this is a demonstration. The file may then contain plain tokens."""
 
     @property
     def served(self) -> tuple[BackendOptions, ...]:
-        """The backends that answer, in order."""
+        """The backends that answer lookups, in order: all but the shadows."""
         return tuple(each for each in self.backends if each.shadow is None)
 
     @property
     def shadows(self) -> tuple[BackendOptions, ...]:
-        """The backends that never answer: they are only compared with the others."""
+        """The shadows: backends that answer no lookup, and are only compared with others."""
         return tuple(each for each in self.backends if each.shadow is not None)
 
     @field_validator("backends")
