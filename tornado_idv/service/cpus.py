@@ -1,4 +1,4 @@
-"""Number of CPUs for this process: the meaning of `server.workers: auto`."""
+"""The number of CPUs for this process, used for `server.workers: auto`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOUNT = Path("/sys/fs/cgroup")
 
 
 def worker_count(workers: int | Literal["auto"]) -> int:
-    """Return the number of workers for a setting.
+    """Return the number of workers for the setting ``server.workers``.
 
     Raises `SettingError` for several workers on a system other than Linux: only Linux distributes
     connections over the sockets of several processes.
@@ -29,10 +29,10 @@ def worker_count(workers: int | Literal["auto"]) -> int:
 
 
 def usable_cpus(cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:
-    """Return the CPUs of the process's affinity, limited by the quota of its cgroups.
+    """Return the number of CPUs in the process's affinity, limited by the quotas of its cgroups.
 
-    A quota is rounded up: two workers use all of one and a half CPUs. ``cgroups`` names the
-    cgroups of the process; their files are below ``mount``.
+    A quota is rounded up: to use all of 1.5 CPUs takes two workers. The file ``cgroups`` names
+    the cgroups of the process. Their files are below ``mount``.
     """
     affinity = len(os.sched_getaffinity(0))
     return max(1, math.ceil(min([affinity, *_quotas(cgroups, mount)])))
@@ -41,7 +41,7 @@ def usable_cpus(cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:
 def _quotas(cgroups: Path, mount: Path) -> Iterator[float]:
     """Yield the limits of a cgroup and of its parents, in CPUs.
 
-    In a container, the path may be a path of the host. Then only the uppermost folder exists.
+    In a container, the cgroup may have its path on the host. Then only ``mount`` exists here.
     """
     path = _read(cgroups).rpartition("0::")[2].partition("\n")[0]  # version 2
     folder = mount / path.lstrip("/")

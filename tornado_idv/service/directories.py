@@ -1,4 +1,4 @@
-"""The current directory, and earlier ones with running lookups."""
+"""The directory for lookups: the current one, and replaced ones with running lookups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def open_directory(
 ) -> AsyncIterator[Directory]:
     """Open the configured backends, except shadows, and yield a directory of them.
 
-    Raises `StartError` if one cannot be opened.
+    Raises `StartError` if a backend cannot be opened.
     """
     directories = Directories(manager, Counters())
     async with directories.opened(settings.model_copy(update={"backends": settings.served})):
@@ -46,7 +46,7 @@ async def open_directory(
 
 @asynccontextmanager
 async def open_directories(running: Running, parts: Sequence[Part]) -> AsyncIterator[Directories]:
-    """Yield the directory of the settings in force, with ``parts``; raises `StartError`."""
+    """Open the first directory, and run ``parts`` and the canaries. Raises `StartError`."""
     settings = running.settings
     directories = Directories(running.manager, running.counters, parts)
     async with AsyncExitStack() as stack:
@@ -62,10 +62,10 @@ async def open_directories(running: Running, parts: Sequence[Part]) -> AsyncIter
 
 
 class Directories:
-    """Puts directories in force; backends of the same source with equal options stay open.
+    """Replaces the directory in a reload. Backends with the same source and options stay open.
 
-    ``current`` is the directory in force, once there is one. ``counters`` get each call of a
-    backend; ``parts`` have the layers of lookups.
+    ``current`` is the directory in use, set by `opened`. ``counters`` count each call of a
+    backend. ``parts`` supply layers between the cache and the backends.
     """
 
     current: Directory
@@ -84,9 +84,9 @@ class Directories:
 
     @asynccontextmanager
     async def opened(self, settings: Settings) -> AsyncIterator[None]:
-        """Put the directory of these settings into use. On exit, close all backends.
+        """Use a directory of these settings. On exit, close all backends despite running lookups.
 
-        Raises `StartError`. Lookups are not waited for.
+        Raises `StartError` if a backend cannot be opened.
         """
         (await self.prepare(settings))[1].commit()
         try:
@@ -101,7 +101,7 @@ class Directories:
                 await close_backend(guard.backend)
 
     async def prepare(self, settings: Settings) -> tuple[Directory, Prepared]:
-        """Return a directory of these settings, and the change to it.
+        """Return a directory of these settings, and the prepared change to this directory.
 
         Opens new backends; raises `StartError` if one cannot be opened.
         """
@@ -135,7 +135,7 @@ class Directories:
                 kept = takewhile(same_source.__contains__, _with_same_answers(before, settings))
                 directory.replace(previous, [*kept])
                 # The shared cache may take 1 s more. Calls beyond their timeout are not waited for.
-                # The task begins later, and then waits for this directory too.
+                # The task starts when `_replaced` has this directory, so it waits for this, too.
                 closing = self._close_replaced(
                     previous, directory, before.server.request_timeout + 2
                 )
@@ -172,9 +172,9 @@ class Directories:
     async def _close_replaced(
         self, directory: Directory, after: Directory, max_wait: float
     ) -> None:
-        """Close backends that are no longer in use, once running lookups have ended.
+        """When running lookups have ended, close backends that the directory ``after`` lacks.
 
-        Waits at most ``max_wait`` seconds for those.
+        Waits at most ``max_wait`` seconds for the lookups.
         """
         # Directories before this one may use its backends, too.
         ended = asyncio.gather(*(each.join() for each in self._replaced))
@@ -185,7 +185,7 @@ class Directories:
         for guard in reversed(directory.guards):
             if guard.backend not in in_use:
                 await close_backend(guard.backend)
-                guard.backend.on_change(lambda *_: None)  # it refers to the directory
+                guard.backend.on_change(lambda *_: None)  # the old one refers to the directory
         # `tune_gc` excludes the first directory of a process from collections: free its answers.
         directory.cache.apply(Purge())
         del self._replaced[directory]
@@ -199,7 +199,7 @@ def _of_lookups(settings: Settings) -> tuple[object, ...]:
 
 def scope_of(settings: Settings) -> bytes:
     """Return a digest of all settings that affect answers and their time to live."""
-    # Some backends look users up by profile URL.
+    # Some backends look users up by profile URL, so the sites affect answers.
     cache, sites = settings.cache.of_answers(), settings.profile_sites
     return identity_of(cache, settings.identifiers, settings.served, sites)
 
@@ -209,12 +209,12 @@ def _sources(settings: Settings) -> set[tuple[str, bytes]]:
 
 
 def of_users(settings: Settings) -> tuple[object, ...]:
-    """Return the settings that decide which users are valid, and how responses show them."""
+    """Return the settings that affect the validity of users and their form in responses."""
     return settings.profile_sites, settings.identifiers
 
 
 def _with_same_answers(before: Settings, after: Settings) -> list[str]:
-    """Return the backends whose found users stay valid: no earlier backend has changed."""
+    """Return the names of backends before the first change: their found users stay valid."""
     # These settings do not affect found users.
     others = dict.fromkeys(("negative_ttl", "max_negative_entries", "failure_memo"))
     limits = [each.cache.of_answers() | others for each in (before, after)]

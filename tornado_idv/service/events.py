@@ -1,4 +1,4 @@
-"""Events in the life of the service, for listeners of features."""
+"""Events in the life of the service, sent to the listeners of features."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Literal, Protocol, Self
 from tornado_idv.features import FEATURES
 
 Event = Literal["ready", "reloading", "stopping", "alive"]
-"""``ready`` is sent once the service serves, and at the end of each reload."""
+"""``ready`` is sent when the service begins to serve, and at the end of each reload."""
 
 
 class Listener(Protocol):
-    """Receives events.
+    """A function that receives events.
 
-    ``interval`` is the number of seconds between two ``alive`` events, ``None`` for none of them.
+    ``interval`` is the number of seconds between two ``alive`` events. With ``None`` none is sent.
     """
 
     interval: float | None
@@ -25,7 +25,7 @@ class Listener(Protocol):
 
 
 class Events:
-    """Sends events to listeners. ``interval`` is the shortest of theirs."""
+    """Sends events to listeners. ``interval`` is the shortest ``interval`` of the listeners."""
 
     def __init__(self, listeners: Iterable[Listener] = ()) -> None:
         self._listeners = [*listeners]
@@ -34,7 +34,7 @@ class Events:
 
     @classmethod
     def of_features(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """Return the events of the features in this environment."""
+        """Return an instance with the listeners of all features for this environment."""
         return cls(resolve_name(each.events)(environ) for each in FEATURES if each.events)
 
     def send(self, event: Event) -> None:

@@ -1,6 +1,6 @@
 """The keys of a running service, from `config.yaml` and from the key store.
 
-Every process follows the store on its own; the supervisor has no part in it.
+Every process reads changes of the store on its own, without the supervisor.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from tornado_idv.service.part import Prepared
 _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25
 _LATE = 0.75
-"""Seconds: if a read of the store takes longer, unknown keys are undetermined. With the interval of
-polls this is one second: by then a new key is accepted, or at least not called invalid."""
+"""Seconds: if a read of the store takes longer, unknown keys are undetermined. So a new key is
+accepted, or at least not called invalid, one second after its issue: polls are 0.25 s apart."""
 _WRITE_INTERVAL = 60.0
-"""Seconds between two writes of when keys were last used."""
+"""Seconds between two writes of the keys' last use to the store."""
 _STOP_TIMEOUT = 2.0
-"""How long a stop waits for the store, in seconds."""
+"""Maximum time that a stop waits for the key store, in seconds."""
 
 
 class Keys:
-    """All keys, in ``ring``; ``store`` follows the key store, and is ``None`` without one."""
+    """All keys of the service are in ``ring``. ``store`` follows the key store, or is ``None``."""
 
     def __init__(self, kinds: Kinds) -> None:
         self.ring = KeyRing([])
         self.store: StoreFollower | None = None
         self._kinds = kinds
         self._configured: tuple[ApiKey, ...] = ()
-        self._stored: Sequence[ApiKey] = ()  # keys of the store in the ring
+        self._stored: Sequence[ApiKey] = ()  # the stored keys that the ring has now
         self._leaving: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def opened(self, auth: AuthSettings) -> AsyncIterator[Self]:
-        """Yield the configured keys and those of the configured store, and follow the store.
+        """Load the keys of the configuration and of its store; apply changes of the store.
 
         Raises `StartError` and `SettingError` as `prepare`.
         """
@@ -63,8 +63,8 @@ class Keys:
     async def prepare(self, auth: AuthSettings) -> Prepared:
         """Prepare to use the configured keys and those of the configured store.
 
-        Raises `StartError` if the store is not the current one and cannot be read, and
-        `SettingError` for a key in both.
+        Raises `StartError` if a newly configured store cannot be read, and `SettingError` for a
+        key that is both in the configuration and in the store.
         """
         before = store = self.store
         if auth.store is None:
@@ -99,7 +99,7 @@ class Keys:
         return Prepared(commit, abort)
 
     async def follow(self) -> None:
-        """Make changes of the store effective, and write when keys were last used."""
+        """Apply changes of the store, and write the last use of keys to it, until cancelled."""
         write_at = time.monotonic() + _WRITE_INTERVAL
         while True:
             await asyncio.sleep(_POLL_INTERVAL)
@@ -119,14 +119,14 @@ class Keys:
                 late.cancel()
 
     async def close(self) -> None:
-        """Write when keys were last used, and close the store."""
+        """Write the last use of keys to the store, and close the store."""
         if self.store is not None:
             await _close(self.store, self._last_used())
         if self._leaving:
             await asyncio.wait(self._leaving)
 
     def _mark_incomplete(self) -> None:
-        """Make unknown keys undetermined, not invalid, until the store has been read."""
+        """Treat unknown keys as undetermined, not as invalid, until the store has been read."""
         self.ring.is_complete = False
 
     async def _poll(self, store: StoreFollower) -> None:
@@ -137,14 +137,14 @@ class Keys:
             if store is self.store and configured is self._configured:  # not replaced meanwhile
                 self.ring.replace(merged)
                 self._stored = stored
-                text = "config.yaml: %s; until then, the one in the store is ignored"
+                text = "config.yaml: %s; until then, the key in the store is ignored"
                 for error in errors:
                     _log.error(text, error)
         if store is self.store:
             self.ring.is_complete = store.error is None
 
     def _last_used(self) -> dict[str, float]:
-        """Return when stored keys were last used. An id that is also configured is left out."""
+        """Return the last use of stored keys by id, without ids that are also configured."""
         configured = {key.id for key in self._configured}
         times = self.ring.last_used.items()
         return {key_id: used for key_id, used in times if key_id not in configured}
@@ -152,7 +152,7 @@ class Keys:
     def _merge(
         self, store: StoreFollower, configured: Sequence[ApiKey], stored: Sequence[ApiKey]
     ) -> tuple[dict[bytes, ApiKey], list[SettingError]]:
-        """Return the map of all keys, and conflicts; in a thread, since stores may be large."""
+        """Return the map of all keys, and conflicts. A thread calls this: stores may be large."""
         conflicts = key_conflicts(configured, stored, store.location.name)
         return self.ring.merged(stored, configured), list(conflicts)
 
@@ -168,17 +168,17 @@ async def _open(setting: Path | SecretStr, kinds: Kinds) -> StoreFollower:
 
 
 async def _close(store: StoreFollower, times: Mapping[str, float]) -> None:
-    """Write when keys were last used, and close the store."""
+    """Write ``times`` as the last use of keys, and close the store."""
     try:
         await asyncio.wait_for(store.in_thread(store.close, times), _STOP_TIMEOUT)
     except TimeoutError:
-        text = "%s: the key store does not respond; when keys were last used is not written"
+        text = "%s: the key store does not respond; the last use of keys is not written"
         _log.warning(text, store.location.name)
 
 
 @asynccontextmanager
 async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run ``work`` as a task while the context is open, and cancel it at its end."""
+    """Run ``work`` as a task, and cancel the task at the end of the context."""
     task = asyncio.create_task(work)
     try:
         yield

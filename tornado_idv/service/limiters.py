@@ -28,7 +28,7 @@ class Limiters:
 
 
 def make_limiters(limits: LimitSettings) -> Limiters:
-    """Return the limits, with nothing counted yet."""
+    """Return limiters with these limits and with counts of zero."""
     limiters = Limiters(KeyLimiter(), FailedAuthLimiter(None))
     limiters.configure(limits)
     return limiters

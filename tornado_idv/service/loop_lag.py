@@ -1,4 +1,4 @@
-"""The lag of the event loop: how late its timers are. It is long after a blocking call."""
+"""The lag of the event loop: the delay of its timers. Blocking calls increase it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LIMIT = 1.0
 
 @contextmanager
 def measured_lag(counters: Counters) -> Iterator[None]:
-    """Measure how late the timers of the running loop are; log when the loop was blocked.
+    """Measure the lag of the running event loop. Log each time that the loop was blocked.
 
-    Each process enters it, after the fork.
+    Each process enters this context after the fork.
     """
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle

@@ -1,4 +1,4 @@
-"""A part of the service: it has its own state, and follows the configuration."""
+"""The base class for parts of the service. A part has state, and follows the configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A prepared change: its resources are open, and not used yet (see `Service.prepare`).
+    """A prepared reload: its resources are open, but not used yet (see `Service.prepare`).
 
     Only one change at a time may be prepared. It must be committed or aborted once. ``commit``
     applies it in one step of the event loop, to all later requests, and cannot fail. ``abort``
@@ -35,7 +35,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The objects that all parts of a service use; ``settings`` are those of its start."""
+    """The objects that all parts of a service use. ``settings`` are the settings at the start."""
 
     settings: Settings
     manager: pluggy.PluginManager
@@ -43,7 +43,7 @@ class Running:
 
 
 class Part:
-    """A part of a running service; by default it does nothing. Reports name it by ``name``."""
+    """A part of a running service. By default it does nothing. ``name`` is its name in reports."""
 
     name: str
 
@@ -53,23 +53,23 @@ class Part:
         yield
 
     def log_before(self, log: RequestLog | None) -> RequestLog | None:
-        """Return a log of requests that passes them on to ``log``; by default ``log`` itself."""
+        """Return a log of requests that passes them on to ``log``. By default it is ``log``."""
         return log
 
     async def layer(self, settings: Settings, cache: AnswerCache) -> Layer | None:  # noqa: ARG002
-        """Return the layer between this cache and the backends, or ``None``."""
+        """Return the part's layer between this cache and the backends, or ``None``."""
         return None
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:  # noqa: ARG002
-        """Prepare for these settings and their ``directory``.
+        """Prepare a change to these settings and their ``directory``.
 
-        It may be the current directory. Raises `StartError`.
+        The directory may be the current one. Raises `StartError`.
         """
         return Prepared(lambda: None)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Work in the background, from the first commit on."""
+        """Run the part's background work, from the first commit until the service stops."""
         yield
 
     def report(self) -> PartReport | None:
@@ -79,7 +79,7 @@ class Part:
     async def purged(self) -> bool:
         """Wait until the last purge of an operator has reached the data of this part.
 
-        Return whether it has reached other services, too. Raises `OperationFailed` if it did not
-        reach this one.
+        Returns whether the purge has reached other services, too. Raises `OperationFailed` if the
+        purge did not reach this service.
         """
         return True

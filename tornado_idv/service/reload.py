@@ -1,4 +1,4 @@
-"""Reload of the configuration: one after the other, all or nothing, and each one reported."""
+"""Reloads of the configuration: one at a time, all or nothing, each with a reported result."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tornado_idv.service.sockets import SocketFiles
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
 PREPARE_TIMEOUT = 120.0
-"""Seconds that a reload may take to open backends, and to read the file before that."""
+"""Maximum seconds for each of the two steps of a reload: read the file, open the backends."""
 _WATCH_INTERVAL = 1.0
 STOPPING = "the service is stopping"
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Audited = dict[str, str | None]
-"""The cause of a reload, for the audit log."""
+"""The fields in the audit log that describe the cause of a reload."""
 
 
 async def prepare_file(
@@ -44,7 +44,7 @@ async def prepare_file(
     kinds: Kinds,
     prepare: Callable[[Settings], Awaitable[Prepared]],
 ) -> Prepared:
-    """Prepare the settings in a file; raises `ConfigError`, `StartError` and `TimeoutError`."""
+    """Load a file and prepare its settings; raises `ConfigError`, `StartError`, `TimeoutError`."""
     async with asyncio.timeout(PREPARE_TIMEOUT):
         # In a thread: a long file would delay responses, and a secret's file may hang.
         settings = await DaemonThread("configuration")(file.load, kinds, os.environ)
@@ -53,9 +53,9 @@ async def prepare_file(
 
 
 class Watch:
-    """Reads a file, and detects changes of it and of the files named in it.
+    """Reads the configuration file, and detects changes of it and of the files named in it.
 
-    ``file`` is the first reading.
+    ``file`` is the content at the start.
     """
 
     def __init__(self, file: ConfigFile) -> None:
@@ -72,9 +72,9 @@ class Watch:
         return file
 
     def poll(self) -> bool:
-        """Return whether to read the file.
+        """Return whether a file has changed, so that the configuration must be read again.
 
-        A changed file must be the same in two polls: before that it may be incomplete.
+        A change counts when it is the same in two polls: before that, a file may be incomplete.
         """
         read = {**self._read, **self._named}
         before, self._seen = self._seen, {each: FileSignature.find(each) for each in read}
@@ -82,10 +82,10 @@ class Watch:
 
 
 class Reloader:
-    """Reloads the configuration; ``file`` is its first reading.
+    """Reloads the configuration. ``file`` is the content at the start.
 
-    ``apply`` applies the configuration of a file, or changes nothing and returns or raises the
-    reason. ``begin`` is called before the file is read, and ``end`` with the result.
+    ``apply`` applies a new content. If it cannot, it changes nothing, and returns or raises the
+    reason. ``begin`` is called before the file is read, ``end`` with the result of the reload.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class Reloader:
         self._stopped = False
 
     def start(self, trigger: str, **audited: str | None) -> asyncio.Task[ReloadResult]:
-        """Start a reload after the running one, or join one that has not read the file yet.
+        """Queue a reload behind the running one. If a reload is queued already, join it.
 
-        The audit log gets the arguments; ``trigger`` is the cause.
+        ``trigger`` is the cause. The audit log gets all arguments.
         """
         if self._next is None:
             self._next = asyncio.create_task(self._run({"trigger": trigger, **audited}))
@@ -126,34 +126,34 @@ class Reloader:
         return task.result()
 
     async def watch(self, files: SocketFiles, is_enabled: Callable[[], bool]) -> None:
-        """Check ``files`` until the stop, and reload when the file changes, while enabled."""
+        """Check the socket files until the stop. While enabled, reload after changes of files."""
         while True:
             await asyncio.sleep(_WATCH_INTERVAL)
-            if not self._stopped:  # from then on a successor may replace them
+            if not self._stopped:  # after the stop, a new service may replace them
                 files.check()
             if is_enabled():
                 await self.poll()
 
     async def poll(self) -> None:
-        """Reload if the file has changed since it was read, and is complete."""
+        """Reload if the configuration file, or a file named in it, has changed."""
         if await self._in_thread(self._watch.poll):
             await self.reload("watch")
 
     def stop(self) -> None:
-        """Cancel the running reload, which then changes nothing, and refuse all later ones."""
+        """Cancel the running reload, so that it changes nothing, and refuse later reloads."""
         self._stopped = True
         for task in self._tasks:
             task.cancel()
 
     async def close(self) -> None:
-        """Stop, and wait for the end."""
+        """Cancel and refuse reloads as `stop` does, and wait until the running one has ended."""
         self.stop()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     async def _run(self, audited: Audited) -> ReloadResult:
         async with self._lock:
-            self._next = None  # the file is read now: a later caller may have changed it since
+            self._next = None  # the file is read now: later callers need a further reload
             self._begin(audited)
             self.last = result = await self._attempt()
             self._end(result, audited)
@@ -187,7 +187,7 @@ def failure(error: Exception) -> ReloadResult:
 
 
 def record(result: ReloadResult, counters: Counters, audited: Audited) -> None:
-    """Count and log a reload."""
+    """Count and log the result of a reload."""
     counters.count_reload(succeeded=result.code is None, at=result.at)
     if result.code is not None:
         text = "configuration not reloaded, the old one stays in force:\n%s"
@@ -209,8 +209,8 @@ def applicable(
 ) -> tuple[ModelT, tuple[str, ...]]:
     """Return the settings as a reload applies them, and the names of changes that need a restart.
 
-    Settings that need a restart keep their values ``in_force``, those of the start. A new
-    certificate is applied; to turn TLS on or off needs a restart.
+    Settings that need a restart keep their values in ``in_force``. A new certificate is applied.
+    To turn TLS on or off needs a restart.
     """
     values: dict[str, object] = {}
     names: list[str] = []
@@ -244,7 +244,7 @@ class Configuration:
     sockets: SocketFiles = field(default_factory=SocketFiles)
 
     def use(self, content: str) -> ReloadResult:
-        """Start processes from now on with another content of the file, unless it is invalid."""
+        """Use a new content of the file for processes started from now on, unless it is invalid."""
         file = replace(self.file, content=content.encode(), named={})
         try:
             settings = file.load(self.kinds, os.environ)

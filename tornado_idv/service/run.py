@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
 _GC_THRESHOLD = 20_000
 KILLED_BY = 128
-"""Added to the number of the signal for the exit code of a process, as a shell does."""
+"""The exit code after a signal is the sum of this and the signal's number, as in a shell."""
 _STOP = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -39,9 +39,9 @@ def run(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish the requests in flight; reload on SIGHUP.
 
-    ``file`` holds the settings. ``announce`` is called once the service listens. A signal during
-    the start ends it. A second signal exits the process with 128 plus its number, and aborts the
-    connections. Raises `StartError`.
+    ``file`` holds the settings. ``announce`` is called when the service listens. SIGTERM or SIGINT
+    during the start ends the start. A second one aborts the connections, and the exit code is 128
+    plus the signal's number. Raises `StartError`.
     """
 
     async def serve() -> None:
@@ -83,9 +83,9 @@ def run(
 class Signals:
     """Handles SIGTERM, SIGINT and SIGHUP, from creation until the loop is closed.
 
-    During the start the first SIGTERM or SIGINT cancels ``task``; from `ready` on it sets
-    ``stop``. The second one calls ``abort`` with its number, in every phase: it must not depend on
-    anything that may hang. SIGHUP is handled from `ready` on.
+    The first SIGTERM or SIGINT sets ``stop``. Before the call of `ready` it also cancels ``task``.
+    The second calls ``abort`` with its number, even during the start or the drain: it must not
+    depend on anything that may hang. SIGHUP is handled after the call of `ready`.
     """
 
     def __init__(self, task: asyncio.Task[Any] | None, abort: Callable[[int], object]) -> None:
@@ -97,7 +97,7 @@ class Signals:
             loop.add_signal_handler(number, self._on_stop, number)
 
     def ready(self, on_hangup: Callable[[], object]) -> None:
-        """The start is over: from here on a stop is a drain, and SIGHUP calls ``on_hangup``."""
+        """End the start phase. From now on a stop is a drain, and SIGHUP calls ``on_hangup``."""
         self._starting = None
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
@@ -128,7 +128,7 @@ def skip_last_collection() -> None:
 
 
 def abort(logs: LogOutput, number: int) -> None:
-    """End the process without clean-up: a thread or a backend could block it."""
+    """Exit without clean-up, because a thread or a backend could block the clean-up."""
     if logs.access is not None:
         logs.access.flush()
     _log.warning("second signal: exiting now, requests in flight are aborted")
@@ -138,14 +138,14 @@ def abort(logs: LogOutput, number: int) -> None:
 
 
 async def _report_alive(events: Events) -> None:
-    """Send keep-alives as often as a listener needs them."""
+    """Send ``alive`` events, at the shortest interval that a listener needs."""
     while events.interval is not None:
         events.send("alive")
         await asyncio.sleep(events.interval)
 
 
 def log_start(settings: Settings, service: ServiceInfo, **more: object) -> None:
-    """Log the start of a service, and warn of exposed keys."""
+    """Log the start of a service. Warn if keys cross a network in plain text."""
     shadows = [each.name for each in settings.shadows]
     summary = {
         "version": version("tornado-idv"),

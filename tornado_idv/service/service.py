@@ -1,4 +1,4 @@
-"""The service put together from its settings, and put together again while it runs."""
+"""Builds the service from its settings, and applies new settings while it runs."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ from tornado_idv.web.fast_path.known_heads import KnownHeads
 from tornado_idv.web.lookups import ApiContext
 
 _MIN_DRAIN = 0.1
-"""Seconds: the least time for a drain, so that an idle service stops cleanly with ``0s``, too."""
-# Imported before the fork: workers share their memory.
+"""Minimum seconds for a drain, so that even with ``0s`` an idle service stops cleanly."""
+# The modules of parts are imported before the fork, so that workers share their memory.
 _PARTS: list[Callable[[Running], Part | None]]
 _PARTS = [resolve_name(each.part) for each in FEATURES if each.part]
 _COLLECT_AFTER = 10.0
-"""Seconds after a reload, when requests of the old configuration have ended."""
+"""Seconds from a reload to a garbage collection. Requests of the old configuration have ended."""
 
 
 @dataclass
 class ServiceInfo:
-    """A listening service, as its operator sees it.
+    """A description of a listening service for its operator.
 
-    ``addresses`` have the real ports; Unix sockets are last. ``admin_url`` is the base URL of the
-    admin listener or ``None``. ``key_count`` is the number of keys at the start, including invalid
-    ones.
+    ``addresses`` have the actual ports, also for port 0; Unix sockets are last. ``admin_url`` is
+    the base URL of the admin listener or ``None``. ``key_count`` is the number of keys at the
+    start, including invalid keys.
     """
 
     addresses: Sequence[Address]
@@ -74,13 +74,13 @@ class ServiceInfo:
 
     @property
     def port(self) -> int:
-        """The port of the first address; 0 with Unix sockets alone."""
+        """The port of the first address; 0 if all addresses are Unix sockets."""
         return self.addresses[0].port
 
 
 @dataclass(frozen=True, slots=True)
 class SharedParts:
-    """The objects that outlast a configuration; ``parts`` are those of features, by name."""
+    """The objects that stay the same in a reload. ``parts`` are the parts of features, by name."""
 
     ring: KeyRing
     limiters: Limiters
@@ -91,9 +91,9 @@ class SharedParts:
 
 @dataclass(eq=False)
 class Service(ServiceInfo):
-    """A service that listens, can be drained and reconfigured.
+    """A listening service, with methods for a reload and for a drain.
 
-    ``settings`` are those in force: after a reload, settings that need a restart still have the
+    ``settings`` are the effective settings: after a reload, settings that need a restart have the
     values of the start (see `applicable`). Only a service in one process has a ``reloader``.
     """
 
@@ -105,7 +105,7 @@ class Service(ServiceInfo):
     shared: SharedParts
     reloader: Reloader = field(init=False)
     needs_restart: tuple[str, ...] = field(default=(), init=False)
-    """The settings of the last reload that differ, and need a restart."""
+    """The names of settings that the last reload did not change, because they need a restart."""
 
     async def prepare(self, settings: Settings) -> Prepared:
         """Open everything that these settings need, and change nothing yet.
@@ -117,7 +117,7 @@ class Service(ServiceInfo):
         """
         has_tls = settings.server.tls is not None
         settings, needs_restart = applicable(self.settings, settings)
-        # If the file has no `tls` any more, which needs a restart, the certificate may be gone.
+        # If `tls` was removed, TLS stays on until a restart, but the certificate may be gone.
         tls = tls_context(settings.server.tls) if settings.server.tls and has_tls else None
         changes = [await self.keys.prepare(settings.auth)]
         async with AsyncExitStack() as undo:
@@ -148,9 +148,9 @@ class Service(ServiceInfo):
     async def drain(self, *, delay: bool = True) -> bool:
         """Stop listening and wait for requests in flight; return whether all were answered.
 
-        The service is not ready from now on. With ``delay`` it still accepts new connections for
-        ``server.drain.delay`` seconds: a load balancer needs time to notice the stop. Then requests
-        in flight have ``server.drain.timeout`` seconds.
+        From now on, health checks fail. With ``delay`` the service still accepts new connections
+        for ``server.drain.delay`` seconds: a load balancer needs time to notice the stop. Then
+        requests in flight have ``server.drain.timeout`` seconds.
         """
         limits = self.settings.server.drain
         self.operations.draining = True
@@ -168,9 +168,9 @@ class Service(ServiceInfo):
 def make_http(
     settings: Settings, directory: Directory, shared: SharedParts, *, stopping: bool = False
 ) -> Serving:
-    """Return an application that looks users up in ``directory``, and its limits.
+    """Return the HTTP application for lookups in ``directory``, with its limits.
 
-    Each configuration has its own known heads. While ``stopping``, the health check fails and each
+    Its cache of known request heads is empty. While ``stopping``, the health check fails and each
     connection is closed after a response.
     """
     server = settings.server
@@ -186,7 +186,7 @@ def make_http(
         stopping=stopping,
     )
     routes = all_routes(settings)
-    # A feature's route in place of one of ours must see each request, so nothing may skip it.
+    # If a feature replaces one of our routes, its handler must see each request.
     is_fast = server.fast_path and not stopping and all(each in routes for each in OWN_ROUTES)
     known_heads = KnownHeads(api, server.max_body) if is_fast else None
     app = make_api(
@@ -222,18 +222,18 @@ async def service_of_one_process(
     *,
     events: Events,
 ) -> AsyncIterator[Service]:
-    """The whole service in one process, from open backends to listening sockets.
+    """Run the whole service in one process, from open backends to listening sockets.
 
     ``file`` holds the settings; a reload reads it again. ``log_dropped`` returns the number of
-    lost log lines, for the metrics; ``events`` get reloads. Raises `StartError` if the key
-    store or a backend cannot be opened or an address cannot be taken.
+    lost log lines, for the metrics. ``events`` are sent for reloads. Raises `StartError` if the
+    key store or a backend cannot be opened or an address cannot be bound.
     """
     sockets = public_sockets(settings.server, file.addresses_for(settings))
     kinds = installed_kinds(manager)
     async with AsyncExitStack() as stack:
         if (admin := settings.admin) is not None:
-            # A tenth of the time to the first response, and most services have none. First, so
-            # that no connection to it is refused once the public listener responds.
+            # The import is slow, and most services have no admin listener. Its socket is bound
+            # first, so that it accepts connections before the public listener responds.
             from tornado_idv.admin.listener import admin_listening  # noqa: PLC0415
 
             own = bind("change admin.host or admin.port", Address(admin.host, admin.port))
@@ -277,10 +277,10 @@ async def public_listener(
     sockets: AbstractContextManager[Sequence[Sequence[socket.socket]]],
     common: Limiters | None = None,
 ) -> AsyncIterator[Service]:
-    """The public listener, on the sockets of one worker; raises as `service_of_one_process`.
+    """Run a service without an admin listener; raises as `service_of_one_process`.
 
-    ``sockets`` is entered after everything else is open. ``common`` are the rate limits that
-    several processes share.
+    ``sockets`` are those of one worker, entered after everything else is open. ``common`` are the
+    rate limits that several processes share.
     """
     counters = Counters()
     running = Running(settings, manager, counters)

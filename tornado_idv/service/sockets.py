@@ -44,8 +44,8 @@ def public_sockets(
 ) -> Iterator[list[list[socket.socket]]]:
     """Yield the listening sockets of each worker; raises `StartError`.
 
-    Sockets passed by a service manager replace ``addresses``. They and Unix sockets are the same
-    for all workers. At the end the files of the Unix sockets bound here are removed.
+    Sockets passed by a service manager replace ``addresses``. Passed sockets and Unix sockets are
+    the same for all workers. At the end the files of the Unix sockets bound here are removed.
     """
     advice = f"change {'server.listen' if server.listen else 'server.host or server.port'}"
     owner = os.environ.get("LISTEN_PID", "") if os.environ.get("LISTEN_FDS") else ""
@@ -63,7 +63,7 @@ def public_sockets(
 
 
 def bind(advice: str, address: Address, *, reuse_port: bool = False) -> list[socket.socket]:
-    """Return listening sockets of an address; raises `StartError` with ``advice`` at its end.
+    """Bind an address and return its listening sockets. A `StartError` ends with ``advice``.
 
     With ``reuse_port``, more sockets may be bound to the same address. All local users with access
     to the folder of a Unix socket may connect, as to a port: clients need keys.
@@ -79,15 +79,15 @@ def bind(advice: str, address: Address, *, reuse_port: bool = False) -> list[soc
 
 
 def bind_each(advice: str, address: Address, count: int) -> list[list[socket.socket]]:
-    """Return ``count`` lists of sockets on one address. Each gets a share of the connections.
+    """Return ``count`` lists of sockets on one address. Each list gets a share of the connections.
 
-    A Unix socket is the same in all lists. Raises `StartError`, also if another process listens
-    there: with ``SO_REUSEPORT`` alone the system might permit both.
+    A Unix socket is the same in all lists. Raises `StartError`, also if another process listens on
+    the address: with ``SO_REUSEPORT`` alone the system might permit both.
     """
     probe = bind(advice, address)  # without SO_REUSEPORT
     if count == 1 or address.path is not None:
         return [probe] * count
-    # For port 0 all of them need the same free port.
+    # With port 0, all lists need the same free port.
     address = replace(address, port=Address.of(probe[0]).port)
     for each in probe:
         each.close()
@@ -102,13 +102,13 @@ def _require_unused(path: Path) -> None:
             client.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
             return
-        except BlockingIOError:  # it has no room for another connection now
+        except BlockingIOError:  # the listener's queue of connections is full
             pass
     raise FileExistsError(None, "another process listens there")
 
 
 def _remove(sock: socket.socket, path: Path, own: FileSignature) -> None:
-    """Close a Unix socket, and remove its file, unless a successor has put its own there."""
+    """Close a Unix socket, and remove its file unless a new service has replaced the file."""
     sock.close()
     with suppress(OSError):
         _require_unused(path)  # a successor's file may have got the inode of ours, once removed
@@ -117,9 +117,9 @@ def _remove(sock: socket.socket, path: Path, own: FileSignature) -> None:
 
 
 class SocketFiles:
-    """Checks the files of Unix sockets: clients need them. Without files ``report`` is ``None``.
+    """Checks the files of Unix sockets: without its file a socket gets no clients.
 
-    The sockets must be open: until they are closed, no other file gets their inodes.
+    Without files ``report`` is ``None``. The sockets stay open, so no other file gets their inodes.
     """
 
     def __init__(self, addresses: Iterable[Address] = ()) -> None:
@@ -130,7 +130,7 @@ class SocketFiles:
         self.check()
 
     def check(self) -> None:
-        """Look at the files, and log a change."""
+        """Check the files. Log when some are lost, and when all exist again."""
         lost = [f"unix:{path}" for path, own in self._files.items() if _is_lost(path, own)]
         error = f"{', '.join(lost)} {_LOST}" if lost else None
         if self.report and error != self.report.error:
@@ -139,7 +139,7 @@ class SocketFiles:
 
 
 def _is_lost(path: Path, own: FileSignature | None) -> bool:
-    """Return whether the file is missing or replaced. An inaccessible file counts as present."""
+    """Return whether a socket file is missing or replaced. An inaccessible file is not lost."""
     try:
         now = FileSignature.of(path)
     except OSError as error:
@@ -150,7 +150,7 @@ def _is_lost(path: Path, own: FileSignature | None) -> bool:
 def passed_sockets() -> list[socket.socket]:
     """Return the sockets passed to this process by a service manager: `sd_listen_fds(3)`.
 
-    Its children do not get them. Raises `StartError` for an unusable socket.
+    Child processes do not inherit the sockets. Raises `StartError` for an unusable socket.
     """
     pid, count = os.environ.pop("LISTEN_PID", ""), os.environ.pop("LISTEN_FDS", "")
     os.environ.pop("LISTEN_FDNAMES", None)
