@@ -288,7 +288,7 @@ def test_failure_to_write_the_last_use_is_logged_once_in_each_outage(
         for i in range(3):
             followed.follower.write_last_used({"shop": CREATED + i})
         (line,) = caplog.records
-        assert "when keys were last used is written later" in line.getMessage()
+        assert "the last use of keys is written later" in line.getMessage()
         assert not followed.path.exists()
     followed.follower.write_last_used({"shop": CREATED + 5, "configured": CREATED})
     assert read_store(followed.path)["shop"].last_used == CREATED + 5
@@ -319,8 +319,8 @@ def test_last_use_that_cannot_be_written_at_the_stop_is_not_announced_for_later(
         followed.follower.write_last_used({"shop": CREATED})
         followed.follower.close({"shop": CREATED})
     later, never = (each.getMessage() for each in caplog.records)
-    assert later.endswith("; when keys were last used is written later")
-    assert never.endswith("; when keys were last used is not written")
+    assert later.endswith("; the last use of keys is written later")
+    assert never.endswith("; the last use of keys is not written")
 
 
 def test_last_use_is_written_only_if_it_is_later(

@@ -16,14 +16,14 @@ DEFAULT_SCOPES: tuple[Scope, ...] = ("identify:url", "identify:card")
 
 
 class ApiKey(Struct, frozen=True, gc=False):
-    """A key. ``id`` is public; ``digest`` is the SHA-256 of the token.
+    """An API key. ``id`` is public; ``digest`` is the SHA-256 of the token.
 
     ``not_before`` and ``expires`` are Unix times in seconds, infinite without a limit.
-    ``requests`` and ``misses`` replace the general limits. A key with ``rejected`` is never valid:
-    this is the reason, and ``expires`` is minus infinity.
+    ``requests`` and ``misses`` replace the general limits. ``rejected`` is the reason why a key is
+    never valid, or ``None``. With a reason, ``expires`` is minus infinity.
 
-    The garbage collector does not track keys and records (``gc=False``): otherwise it would stop
-    the event loop for 0.1 s during a read of 50,000 keys (CPython 3.11).
+    The garbage collector does not track keys (``gc=False``): otherwise it would stop the event
+    loop for 0.1 s during a read of 50,000 keys (CPython 3.11).
     """
 
     id: str

@@ -1,7 +1,7 @@
 """Reads changes of the key store while the service runs, and writes the last use of keys.
 
-All this may wait for the disk, a server or a lock, so it runs in a thread. A file is open only for
-the comparison of its revision. This takes 0.2 ms (see `store_file`).
+Both may wait for the disk, a server or a lock, so they run in a thread. A store in a file is opened
+for each comparison of its revision, and then closed. This takes 0.2 ms (see `store_file`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _log = logging.getLogger(__name__)
 _BUSY_TIMEOUT = 0.5
 _SERVER_TIMEOUT = 0.5
 _SERVER_INTERVAL = 10.0
-"""Seconds between checks for other servers with the store."""
+"""Seconds between checks that only one server of the store accepts changes."""
 
 
 class StoreFollower:
-    """The keys of one store in its last good state. Call it only through ``in_thread``.
+    """Has the keys of a store from its last successful read. Call it only through ``in_thread``.
 
-    ``error`` is the current problem with the store, or ``None``. ``since`` is the time of its last
-    change. ``timer`` returns monotonic seconds, ``clock`` Unix time.
+    ``error`` is the current problem with the store, or ``None``. ``since`` is the Unix time at
+    which ``error`` last changed. ``timer`` returns monotonic seconds, ``clock`` Unix time.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class StoreFollower:
         self._write_failed = False
 
     def read(self) -> None:
-        """Read the changes since the last call. Raises `KeyStoreError`.
+        """Read changes of the store since the last call. Raises `KeyStoreError`.
 
         An unchanged key stays the same object. Without any change, ``keys`` is the same object.
         """
@@ -63,9 +63,9 @@ class StoreFollower:
             self.keys = list(snapshot.keys.values())
 
     def poll(self) -> None:
-        """Call `read`. Log a failure once; the next call tries again.
+        """Read changes of the store. Log a failure once; the next call tries again.
 
-        Every 10 s, also check that no other server with the store accepts changes.
+        Every 10 s, also check that no second server of the store accepts changes.
         """
         try:
             self.read()
@@ -86,9 +86,9 @@ class StoreFollower:
                 self.error, self.since = None, self._clock()
 
     def _warn_of_returned(self, keys: Mapping[bytes, ApiKey]) -> None:
-        """Log the keys that became valid again, or expire later than before.
+        """Warn of keys that became valid again, or expire later than before.
 
-        Of all commands, only an import does this. Otherwise the store has lost changes.
+        The only command that causes this is an import. Otherwise the store has lost changes.
         """
         returned = set()
         for token_digest, key in keys.items():
@@ -107,7 +107,7 @@ class StoreFollower:
     def write_last_used(self, times: Mapping[str, float], *, is_last: bool = False) -> None:
         """Write the last use of keys in the store.
 
-        A failure is logged once, and at the end (``is_last``) again.
+        A failure is logged once. With ``is_last`` it is logged again, because the times are lost.
         """
         ids = {key.id for key in self.keys}
         later = {
@@ -123,7 +123,7 @@ class StoreFollower:
         except KeyStoreError as error:
             if is_last or not self._write_failed:
                 outcome = "not written" if is_last else "written later"
-                _log.warning("%s; when keys were last used is %s", error, outcome)
+                _log.warning("%s; the last use of keys is %s", error, outcome)
             self._write_failed = True
         else:
             self._written.update(later)

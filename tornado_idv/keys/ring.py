@@ -1,4 +1,4 @@
-"""All keys in memory, by digest. So authentication needs no I/O."""
+"""All keys in memory, by digest, so that authentication needs no I/O."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MAX_SHOWN = 1000
 
 
 class KeyOverview(Struct, frozen=True):
-    """The number of keys, and when they expire in Unix time, by id: at most 1,000.
+    """The number of keys, and the expiry times of at most 1,000 keys by id, in Unix time.
 
-    The next come first, then those in the past. This order is right ``until`` the next expires.
-    For several tokens, the last expiry counts.
+    The next expiry comes first; expired keys come last. ``until`` is the time of the next expiry:
+    then the order changes. If a key has several tokens, the last expiry counts.
     """
 
     count: int
@@ -41,7 +41,7 @@ class KeyRing:
         self.is_complete = True
         """False while the key store cannot be read: then an unknown key may be valid."""
         self.last_used: dict[str, float] = {}
-        """Unix time of the last use, by the id of the key."""
+        """The Unix time of the last use of each key, by the key's id."""
         self._in_thread = DaemonThread("key overview")
         self._overview: KeyOverview | None = None
 
@@ -60,11 +60,11 @@ class KeyRing:
         return overview
 
     def merged(self, stored: Iterable[ApiKey], configured: Sequence[ApiKey]) -> dict[bytes, ApiKey]:
-        """Return the map of these keys, for `replace`.
+        """Return a map of these keys by digest, for `replace`. May be called in any thread.
 
-        Configured keys take precedence over stored keys with the same id or token. An equal
-        configured key stays the same object: limits compare keys by identity. `KeyStore.api_keys`
-        does the same for stored keys. May be called in another thread.
+        Configured keys take precedence over stored keys with the same id or token. An unchanged
+        configured key stays the same object, because limits compare keys by identity.
+        `KeyStore.api_keys` does the same for stored keys.
         """
         ids, known = {key.id for key in configured}, self._keys
         keys = {key.digest: key for key in stored if key.id not in ids}
@@ -77,7 +77,7 @@ class KeyRing:
         self._keys, self._overview = keys, None
 
     def find(self, computed: bytes) -> ApiKey | None:
-        """Return the valid key for the digest of a token, or ``None``. The key counts as used."""
+        """Return the valid key for a token's digest, or ``None``. A found key counts as used."""
         key, now = self._keys.get(computed), self.clock()
         if key is None or not key.is_valid(now):
             return None
@@ -87,8 +87,8 @@ class KeyRing:
     def authenticate(self, scheme: str, token: str) -> ApiKey:
         """Return the valid key with this token. Raises `InvalidKey` if there is none.
 
-        While the key store cannot be read, it raises `UndeterminedKey` instead. ``scheme`` is the
-        scheme of the credentials in lower case, or empty without credentials.
+        While the key store cannot be read, an unknown or invalid key raises `UndeterminedKey`.
+        ``scheme`` is the scheme of the credentials in lower case, or empty without credentials.
 
         No constant-time comparison is needed: a dictionary lookup by digest takes as long for a
         nearly right token as for any other.
@@ -111,7 +111,7 @@ class KeyRing:
 
 
 def _overview_of(keys: Mapping[bytes, ApiKey], now: float) -> KeyOverview:
-    """Compute the overview at ``now``. Its steps are short, so another thread runs meanwhile."""
+    """Compute the overview at ``now``, in short steps, so that the event loop can run between."""
     times: dict[str, float] = {}
     for key in keys.values():
         times[key.id] = max(key.expires, times.get(key.id, -math.inf))

@@ -1,4 +1,4 @@
-"""The key store in any SQL database, as a service reads it."""
+"""The key store in any SQL database, with the operations of a running service."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PUT_LAST_USED = (
 
 
 class InvalidRowError(KeyStoreError):
-    """A row of the store is invalid: this service did not write it."""
+    """Raised for an invalid row of the key store. Another program has written the row."""
 
 
 class KeyDatabase(Protocol):
@@ -28,7 +28,7 @@ class KeyDatabase(Protocol):
 
     The database has the tables ``keys``, ``tokens`` and ``last_used``. The table ``store`` has one
     row with the ``revision``, a text that each change of ``keys`` or ``tokens`` replaces.
-    Statements have ``?`` for each value. Times are floating-point numbers, and digests are bytes.
+    Statements have ``?`` for each value. Times are Unix times as floats, and digests are bytes.
     """
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> Iterable[Sequence[Any]]:
@@ -43,15 +43,15 @@ class KeyDatabase(Protocol):
         """Return the keys that may have changed since an earlier call, with their rows.
 
         ``sql`` selects the rows of all keys: id, digest of a token, and more columns. ``before`` is
-        the state from the earlier call, or ``None``. Returns the ids of the keys, or ``None`` for
-        all keys, then the rows, then the current state. For use within `reading`.
+        the state from the earlier call, or ``None``. Returns the ids of the keys (``None`` means
+        all keys), their rows, and the current state. Call it within `reading`.
         """
 
     def writing(self) -> AbstractContextManager[None]:
-        """Make all changes in one transaction, without other writers. May be nested."""
+        """Open a transaction for changes, without other writers. May be nested."""
 
     def reading(self) -> AbstractContextManager[None]:
-        """Make all reads in one transaction, so they see the same state."""
+        """Open a transaction for reads, so that all of them see the same state."""
 
 
 class KeyStore:
@@ -62,7 +62,7 @@ class KeyStore:
         self._name = name
 
     def revision(self) -> str:
-        """Return the revision. Each change of a key replaces it."""
+        """Return the revision of the store, a text that each change of a key replaces."""
         for (revision,) in self._database.execute("SELECT revision FROM store"):
             return str(revision)
         raise KeyStoreError(f"{self._name}: the key store is damaged; restore it from a backup")
@@ -94,7 +94,7 @@ class KeyStore:
         return StoredKeys(keys, revision, state)
 
     def write_last_used(self, times: Mapping[str, float]) -> None:
-        """Write the last use of keys. A later time in the store stays."""
+        """Write the last use of keys. If the store already has a later time, that time stays."""
         rows = [(used, key_id) for key_id, used in times.items()]
         with self._database.writing():
             self._database.executemany(_PUT_LAST_USED, rows)

@@ -28,7 +28,7 @@ _APPLICATION_ID = 0x6964766B
 """SQLite's ``application_id`` of key stores: ASCII ``idvk``."""
 _VERSION = 1
 _CHANGES_KEPT = 10_000
-"""Length of the log of changed rows. A service that has missed more reads all keys again."""
+"""Length of the log of changed rows. If a service has missed more, it reads all keys again."""
 
 _TABLES = """
 CREATE TABLE store (revision TEXT NOT NULL);
@@ -130,7 +130,7 @@ def locate_store(setting: Path | SecretStr, kinds: Kinds) -> KeyStoreLocation:
 
 
 class KeyStoreFile(KeyStoreLocation):
-    """The key store in the file at ``setting``."""
+    """A key store in a file. ``setting`` is the path of the file."""
 
     setting: Path
 
@@ -139,7 +139,7 @@ class KeyStoreFile(KeyStoreLocation):
 
     @contextmanager
     def connected(self, *, busy_timeout: float, read_only: bool) -> Iterator[_Database]:
-        """Connect to the file."""
+        """Open the file; see `KeyStoreLocation.connected`."""
         path = self.setting
         try:
             status = path.stat()
@@ -169,7 +169,7 @@ class KeyStoreFile(KeyStoreLocation):
             yield database
 
     def create(self) -> bool:
-        """Create a file, readable only by this user. It appears when it is complete."""
+        """Create the file, readable only by this user. It gets its name when it is complete."""
         path = self.setting
         if os.path.lexists(path):
             return False
@@ -195,21 +195,21 @@ class KeyStoreFile(KeyStoreLocation):
         return True
 
     def warnings(self) -> list[str]:
-        """Warn of a file with access for other users."""
+        """Return a warning if other users have access to the file."""
         is_open = self.setting.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
         return [_OPEN_TO_OTHERS] if is_open else []
 
 
 class _Database(sqlite3.Connection):
-    """An open file; see `KeyDatabase`."""
+    """A connection to the file of a key store; see `KeyDatabase`."""
 
     def changed_rows(
         self, sql: str, before: str | None
     ) -> tuple[Container[str] | None, Iterable[Sequence[Any]], str | None]:
         """Return the rows changed since the revision ``before``, from the log of changes.
 
-        Reading all rows takes seconds under load: for each row, the sqlite3 module waits for the
-        interpreter lock, while the event loop answers requests.
+        To read all rows would take seconds under load: for each row, the sqlite3 module waits for
+        the interpreter lock, while the event loop answers requests.
         """
         if self.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
             raise sqlite3.DatabaseError

@@ -12,11 +12,11 @@ from pydantic import SecretStr
 from tornado_idv.keys.store import KeyDatabase, KeyStore
 
 BUSY_TIMEOUT = 5.0
-"""Maximum wait of a command for another writer, in seconds."""
+"""Maximum time that a command waits for another writer, in seconds."""
 
 
 class KeyStoreLocation(ABC):
-    """The location of a key store, for one thread at a time.
+    """The location of a key store. Only one thread at a time may use it.
 
     ``setting`` is ``auth.store``: a path, or a URL, possibly with a password. ``name`` is the name
     of the store in messages, never with a password.
@@ -50,7 +50,7 @@ class KeyStoreLocation(ABC):
         """Create an empty store. Return false if it exists already. Raises `KeyStoreError`."""
 
     def require_one_server(self, timeout: float) -> None:  # noqa: B027 - a file has none
-        """Raise `KeyStoreError` if a second server with the store accepts writes.
+        """Raise `KeyStoreError` if a second server of the store's database accepts writes.
 
         Other servers have ``timeout`` seconds to respond.
         """
@@ -60,4 +60,4 @@ class KeyStoreLocation(ABC):
         return ()
 
     def close(self) -> None:  # noqa: B027 - a file is open only while it is used
-        """Close a connection kept between two uses."""
+        """Close a connection that was kept for the next call of `connected`."""

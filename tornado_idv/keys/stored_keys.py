@@ -1,4 +1,4 @@
-"""All keys of a key store, as a service authenticates by them."""
+"""All keys of a key store, in the form that authentication needs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ API_KEY_COLUMNS = (
     "id, digest, tokens.expires, owner, scopes, not_before, keys.expires, requests, misses, "
     "disabled, revoked"
 )
-"""Columns of ``tokens`` and ``keys`` for `to_api_key`."""
+"""The columns of ``tokens`` and ``keys`` that `to_api_key` converts."""
 _SCOPES = frozenset(get_args(Scope))
 _DIGEST_SIZE = 32
 
 _scope_set = lru_cache(maxsize=64)(frozenset[Scope])
-"""Keys with the same scopes share a set. This saves 200 bytes for each key."""
+"""Makes keys with the same scopes share one set. This saves 200 bytes for each key."""
 
 
 @dataclass(frozen=True, repr=False, slots=True)
 class StoredKeys:
     """All keys of a store at one time, one for each token.
 
-    ``keys`` are by the digests of the tokens. ``revision`` is the revision of the store. The next
-    read needs ``state`` to find changes (see `KeyDatabase.changed_rows`).
+    ``keys`` has them by the digests of their tokens. ``revision`` is the revision of the store.
+    The next read needs ``state`` to find changes (see `KeyDatabase.changed_rows`).
     """
 
     keys: Mapping[bytes, ApiKey]
@@ -43,7 +43,7 @@ EMPTY = StoredKeys({}, None, None)
 
 @lru_cache(maxsize=64)
 def parse_scopes(text: str) -> tuple[Any, ...]:
-    """Parse scopes. Raises `ValueError` for invalid text."""
+    """Parse scopes separated by spaces. Raises `ValueError` for invalid text."""
     scopes = tuple(text.split())
     if not scopes or not _SCOPES.issuperset(scopes):
         raise ValueError("not scopes")
@@ -51,7 +51,7 @@ def parse_scopes(text: str) -> tuple[Any, ...]:
 
 
 def check_row(key_id: str, digests: Iterable[bytes], times: Iterable[object]) -> None:
-    """Raise `ValueError` or `TypeError` for a row that this service did not write."""
+    """Raise `ValueError` or `TypeError` for invalid values in a row of the key store."""
     if not re.fullmatch(KEY_ID, key_id, re.ASCII):
         raise ValueError("not an id")
     if any(len(each) != _DIGEST_SIZE for each in digests):
@@ -61,7 +61,7 @@ def check_row(key_id: str, digests: Iterable[bytes], times: Iterable[object]) ->
 
 
 def to_api_key(row: Sequence[Any]) -> ApiKey:
-    """Return the key of `API_KEY_COLUMNS`. Raises `ValueError` or `TypeError`."""
+    """Convert a row of `API_KEY_COLUMNS` to a key. Raises `ValueError` or `TypeError`."""
     key_id, digest, token_expires, owner, scopes, not_before, expires, *more = row
     requests, misses, disabled, revoked = more
     check_row(key_id, [digest], [token_expires, not_before, expires, revoked])
