@@ -1,12 +1,12 @@
 """Messages between processes, and the connection of each process to the supervisor.
 
 A message is a JSON object on one line. The manager connects to workers by Unix sockets in the
-abstract namespace. The kernel chooses the address. It needs no folder, and becomes free when the
-process ends.
+abstract namespace. The kernel chooses the address. Such an address needs no folder, and is free
+when the process ends.
 
 Other users, and containers in the same network namespace, can connect to such a socket. So both
-ends accept only processes of the same user in a visible PID namespace. Such a process could also
-debug this one, so it gains nothing.
+ends accept only processes of the same user in a visible PID namespace. These could also debug this
+process, so a connection gives them no new rights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_LINE = 16 * 1024 * 1024
 _HEARTBEAT = 1.0
 """Seconds between reports to the supervisor."""
 STOPPED, UNANSWERED, NOT_STARTED, CRASHED = 0, 1, 3, 70
-"""Exit codes: all requests answered; some unanswered; a `StartError`; an unhandled exception."""
+"""Exit codes: all requests answered; some not answered; `StartError`; any other exception."""
 
 Message = dict[str, Any]
 
@@ -50,7 +50,7 @@ class MessageStream:
 
     @classmethod
     async def on(cls, sock: socket.socket) -> Self:
-        """Return the connection on a socket."""
+        """Return a stream of messages on a connected socket."""
         return cls(*await asyncio.open_unix_connection(sock=sock, limit=MAX_LINE))
 
     def send(self, **message: object) -> None:
@@ -75,7 +75,7 @@ class MessageStream:
 
 @asynccontextmanager
 async def control_socket(serve: Callable[[MessageStream], Awaitable[None]]) -> AsyncIterator[str]:
-    """Serve connections, and yield the address. Raises `StartError` without Unix sockets."""
+    """Serve connections and yield their address. Raises `StartError` if AF_UNIX is forbidden."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):
@@ -94,7 +94,7 @@ async def control_socket(serve: Callable[[MessageStream], Awaitable[None]]) -> A
 
 @asynccontextmanager
 async def connected(address: str) -> AsyncIterator[MessageStream]:
-    """Yield a connection to a process. Raises `ConnectionError` for an ended process."""
+    """Yield a connection to a process. Raises `ConnectionError` if the process has ended."""
     with ExitStack() as opened:
         sock = opened.enter_context(socket.socket(socket.AF_UNIX))
         sock.settimeout(0)
@@ -169,12 +169,12 @@ class Channel:
         self.send(op="state", state=self._state)
 
     def serving(self, keys: int, report: Callable[[], Message | None] = lambda: None) -> None:
-        """Notify the supervisor that the process serves. ``report`` returns its report."""
+        """Notify the supervisor that the process serves. ``report`` returns the process report."""
         self._starting, self._report = None, report
         self.update(keys=keys)
 
     async def ask(self, op: str, **args: Any) -> Message:
-        """Send a request to the supervisor, and return its reply. Replies come in order."""
+        """Send a request to the supervisor, and return its reply. Replies are in request order."""
         reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._replies.append(reply)
         self.send(op=op, **args)

@@ -1,4 +1,4 @@
-"""Forked processes in the supervisor, and the slots for them."""
+"""The supervisor's view of forked processes, and the slots that restart them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tornado_idv.workers.channel import CRASHED, Message, State, encode
 _log = logging.getLogger(__name__)
 _READ_SIZE = 256 * 1024
 _STABLE_AFTER = 1.0
-"""Seconds of serving after which the next restart has no back-off."""
+"""If a process has served for this time, in seconds, its restart has no back-off."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
-"""Seconds of the back-off before a restart."""
+"""The first and the longest back-off before a restart, in seconds."""
 
 
 @dataclass(eq=False, repr=False)
 class Child:
-    """A process with a socket to it, and its last messages. Times are monotonic seconds.
+    """A forked process, with a socket to it and its last messages. Times are monotonic seconds.
 
     The process is *starting* until it reports that it serves, and *draining* after the order to
     stop.
@@ -43,14 +43,14 @@ class Child:
     """The last reported state."""
     phase: Phase = "starting"
     started_at: float = field(default_factory=time.time)
-    """Unix time."""
+    """The Unix time of the fork."""
     ready_at: float | None = None
     kill_at: float = math.inf
-    """The deadline of a stop: then the process is killed."""
+    """The time at which a stopping process is killed, if it still runs."""
     disconnected: bool = False
-    """True after the process has closed the connection. It does so before it ends."""
+    """True after the process has closed the connection. A process does this before it ends."""
     unsent: bytearray = field(default_factory=bytearray)
-    """Messages for `flush`, waiting until the socket is writable."""
+    """Messages that `flush` sends when the socket is writable."""
     _received: bytes = b""
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ class Child:
 
 
 def fork(name: str, run: Callable[[socket.socket], int], now: float) -> Child:
-    """Fork a process to call ``run`` with its end of a socket pair. The result is its exit code.
+    """Fork a process that calls ``run`` with its socket, and exits with the result as exit code.
 
     Raises `OSError` if the system has no process, memory or descriptor left.
     """
@@ -164,7 +164,7 @@ class Slot:
     """The error of the last failed start."""
 
     def on_exit(self, child: Child, reason: str, now: float) -> float:
-        """Schedule a restart after an exit. Return the seconds until then.
+        """Schedule a restart after an exit. Return the seconds until the restart.
 
         The first restart is immediate, further ones have an exponential back-off. If a process
         served for at least a second, the back-off starts again.

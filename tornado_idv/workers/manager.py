@@ -42,7 +42,7 @@ from tornado_idv.workers.channel import (
 
 _log = logging.getLogger(__name__)
 _TIMEOUT = 5.0
-"""Seconds for a reply of a worker or the supervisor. `prepare` has a longer timeout."""
+"""Maximum seconds for a reply of a worker or the supervisor. `prepare` has a longer timeout."""
 
 
 def run_manager(

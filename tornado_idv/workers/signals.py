@@ -43,14 +43,14 @@ class SignalQueue:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._numbers)
 
     def leave(self, ignored: tuple[signal.Signals, ...]) -> None:
-        """Detach a forked process from the queue. It ignores the signals ``ignored``."""
+        """Detach a forked process from the queue. The process ignores the signals ``ignored``."""
         self.close()
         for number in self._numbers:
             signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._numbers)
 
     def close(self) -> None:
-        """Restore the earlier handlers."""
+        """Restore the earlier signal handlers."""
         signal.set_wakeup_fd(-1)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Construction of a service of several processes."""
+"""Starts a service with several processes."""
 
 from __future__ import annotations
 

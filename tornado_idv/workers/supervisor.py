@@ -35,12 +35,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 _ONLY_OURS = (signal.SIGINT, signal.SIGHUP)
 """Signals from a terminal to all processes. Only the supervisor handles them."""
 _TICK = 1.0
-"""Maximum time between two steps, in seconds."""
+"""Maximum time between two steps of the supervisor's loop, in seconds."""
 _PAUSED = 1.0
-"""Delay of a step that indicates a stopped machine or process group, in seconds."""
+"""If a step is this late, in seconds, the machine or all processes were probably paused."""
 _HEARTBEAT_TIMEOUT = 3.0
 _START_TIMEOUT = 60.0
-"""Heartbeat timeout while a process opens backends: this may block its event loop."""
+"""Heartbeat timeout, in seconds, while a process opens backends: that may block its event loop."""
 _STOP_GRACE = 10.0
 """Seconds after the drain for a process to close its backends and files."""
 
@@ -83,14 +83,14 @@ class Supervisor:
         self._reloading: Audited | None = None
         """The cause of the running reload."""
         self._used: ReloadResult | None = None
-        """The result of the running reload, from the moment new processes start with it."""
+        """The result of the running reload, set when new processes use its configuration."""
         self._drained = True
         self._stepped = self._alive_at = clock()
 
     def run(self) -> bool:
         """Supervise until the stop. Return whether every request was answered.
 
-        A second signal kills all processes immediately. The exit code is 128 plus its number.
+        A second signal kills all processes immediately, and its number plus 128 is the exit code.
         Raises `StartError` if no worker can start.
         """
         try:
@@ -207,10 +207,10 @@ class Supervisor:
         record(result, self.counters, audited)
 
     def _on_manager_exit(self, manager: Child) -> None:
-        """End the reload of an ended manager.
+        """End the running reload when the manager process has ended.
 
-        After "use" the reload counts as successful: new processes already have its configuration,
-        and `_replace_outdated` replaces the others.
+        After the message "use", the reload counts as successful: new processes already have its
+        configuration, and `_replace_outdated` replaces the others.
         """
         if self._reloading is not None:
             reason = STOPPING if self._stopping else f"{manager} ended during the reload"
@@ -236,7 +236,7 @@ class Supervisor:
                 self._drain(other, delay=False)
 
     def _check_start(self) -> None:
-        """Announce the service when all processes serve. Raises `StartError` if no worker can."""
+        """Announce the service when all processes serve. If no worker starts: `StartError`."""
         if self._announced or self._stopping:
             return
         slots = self._slots.values()
@@ -253,8 +253,8 @@ class Supervisor:
     def _replace_outdated(self, now: float) -> None:
         """Replace retiring processes, and those with an old configuration.
 
-        The old process serves until the new one does. During a reload, both configurations are
-        allowed in serving processes.
+        The old process serves until its replacement serves. During a reload, serving processes may
+        have either configuration.
         """
         for slot in self._slots.values():
             child = slot.child

@@ -85,7 +85,7 @@ def _report(operations: ServiceOperations) -> Message:
 
 
 class _Requests:
-    """Executes the requests of the manager process, once the future ``service`` is set."""
+    """Executes requests of the manager process. They wait until the future ``service`` is set."""
 
     def __init__(self, channel: Channel, current: Configuration) -> None:
         self.service: asyncio.Future[Service] = asyncio.get_running_loop().create_future()
