@@ -1,4 +1,4 @@
 """The operator's listener: health, metrics, status, cache purge and explain.
 
-Plain `tornado.web` handlers on `tornado_idv.http`, apart from the public API.
+It is separate from the public API. Its handlers are of `tornado.web`, on `tornado_idv.http`.
 """

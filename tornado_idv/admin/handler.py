@@ -25,7 +25,7 @@ _ERRORS = {
 
 
 class AdminError(HTTPError):
-    """Ends a request with an error response. ``message`` must not contain request data."""
+    """Raised by handlers for an error response. ``message`` must not contain request data."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(status)

@@ -62,7 +62,7 @@ class StatusHandler(AdminHandler):
 
 
 class PurgeHandler(AdminHandler):
-    """Purges the cached answers about a user, from a backend, or all cached answers."""
+    """Purges cached answers: those about one user, those of one backend, or all."""
 
     allowed = ("POST",)
 

@@ -44,7 +44,7 @@ def render(report: Report, keys: KeyOverview, accept: str) -> tuple[bytes, str]:
 
 
 class _ReportCollector(Collector):
-    """Reads one report of a service."""
+    """A collector for `prometheus_client`, with the metrics of one `Report`."""
 
     def __init__(self, report: Report, keys: KeyOverview) -> None:
         self._report = report
@@ -107,7 +107,7 @@ class _ReportCollector(Collector):
         yield breaker_gauge("idv_breaker_state", states, "backend")
         servers = {(each.name, *server): 1 for each in backends for server in each.servers}
         found = {(each.name, by): int(ok) for each in backends for by, ok in each.canaries.items()}
-        text = "Whether the canary was found when it was last looked up."
+        text = "Whether the last lookup of the canary found it."
         yield gauge("idv_canary_found", text, found, "backend", "by")
         text = "Servers in use for lookups."
         yield gauge("idv_backend_server", text, servers, "backend", "server", "role")
@@ -119,14 +119,14 @@ class _ReportCollector(Collector):
         entries = self._process.cache_entries
         yield gauge("idv_cache_entries", "Entries of the cache.", entries, "kind")
         yield counter("idv_cache_lookups", "Lookups.", cache_lookups(counters), "result")
-        text = "Entries dropped to make room."
+        text = "Cache entries dropped to make room for others."
         yield counter("idv_cache_evictions", text, {(): counters.evictions})
         refreshes = counters.refreshes
         yield counter("idv_cache_refreshes", "Refreshes ahead of expiry.", refreshes, "result")
 
     def _service(self) -> Iterator[core.Metric]:
         report, counters = self._report, self._counters
-        text = "When a key expires, in Unix time."
+        text = "Expiry of a key, in Unix time."
         yield gauge("idv_key_expiry_timestamp_seconds", text, self._expirations, "key")
         text = "Longest delay of the event loop since the last scrape."
         yield gauge("idv_event_loop_lag_seconds", text, {(): self._process.max_lag})
@@ -138,15 +138,15 @@ class _ReportCollector(Collector):
         yield counter("idv_reloads", "Reloads of the configuration.", counters.reloads, "result")
         yield gauge(
             "idv_config_last_reload_success_timestamp_seconds",
-            "When the current configuration was loaded, in Unix time.",
+            "Load time of the current configuration, in Unix time.",
             {(): counters.last_reload_success},
         )
         failed = report.last_reload is not None and report.last_reload.code is not None
-        text = "Whether the last reload was applied; 1 before the first."
+        text = "Whether the last reload was applied; 1 if there was none."
         yield gauge("idv_config_last_reload_successful", text, {(): int(not failed)})
         failing = report.degraded()
         parts = {part: int(part in failing) for part in [*report.parts, *failing]}
-        yield gauge("idv_degraded", "Whether a part fails.", parts, "part")
+        yield gauge("idv_degraded", "Whether a part of the service fails.", parts, "part")
         text = "Restarts of ended processes."
         yield counter("idv_worker_restarts", text, {(): report.restarts})
         yield counter("idv_log_dropped", "Lost log lines.", {(): counters.log_dropped})
@@ -159,7 +159,7 @@ class _ReportCollector(Collector):
 
 
 def _processes(pids: Iterable[int]) -> Iterator[core.Metric]:
-    """Yield the usual metrics, added up over the processes; the start time is the earliest."""
+    """Yield the usual process metrics, summed over all processes, and the earliest start time."""
     found: defaultdict[str, list[core.Metric]] = defaultdict(list)
     for pid in pids:
         for each in ProcessCollector(pid=partial(int, pid), registry=None).collect():

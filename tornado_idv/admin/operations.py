@@ -16,7 +16,7 @@ Record = dict[str, Any]
 
 
 class OperationFailed(IdvError):
-    """A worker could not execute an operation. The message names the worker and the reason."""
+    """Raised if a worker cannot execute an operation. The message has the worker and the reason."""
 
 
 class Part(Protocol):
@@ -30,7 +30,7 @@ class Part(Protocol):
 
 
 class Operations(Protocol):
-    """The service for the handlers. ``backends`` are the names of its backends, in order."""
+    """The service for admin handlers. ``backends`` are the names of its backends, in order."""
 
     keys: KeyRing
     identifiers: Identifiers

@@ -15,7 +15,7 @@ from tornado_idv.reload_result import ReloadResult
 
 
 class Reloads(Protocol):
-    """Reloads the configuration. ``last`` is the last result."""
+    """Reloads the configuration. ``last`` is the result of the last reload."""
 
     last: ReloadResult | None
 
@@ -29,7 +29,7 @@ _BREAKERS = ("closed", "half_open", "open")
 
 
 class BackendReport(Struct):
-    """A backend, or another source, such as the shared cache.
+    """The report of a backend, or of another source such as the shared cache.
 
     Times are Unix times. ``failing_since`` is ``None`` after a success. ``users`` is the number of
     users, or ``None`` if unknown. ``problem`` is a problem found without a lookup. ``servers`` are
@@ -53,7 +53,7 @@ class BackendReport(Struct):
 
     @property
     def available(self) -> bool:
-        """True if the last calls succeeded."""
+        """True if the circuit breaker is closed and no call has failed since the last success."""
         return self.breaker == "closed" and self.failing_since is None
 
 
@@ -99,10 +99,10 @@ class WorkerReport(Struct):
 
 
 class Report(Struct):
-    """The service: one process, or the sum of its workers.
+    """The report of a service: of its one process, or summed over its workers.
 
-    Signals go to ``pid``. ``missing`` has the names of workers that do not serve. ``restarts``
-    counts restarts of ended processes.
+    ``pid`` is the process for signals. ``missing`` has the names of workers that do not serve.
+    ``restarts`` counts restarts of ended processes.
     """
 
     phase: Phase
@@ -130,7 +130,7 @@ class Report(Struct):
 
 
 def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
-    """Return the sum of the reports of workers. What fails in one worker has failed."""
+    """Return the sum of the reports of workers. A failure in one worker is in the sum."""
     parts: dict[str, list[PartReport]] = {}
     for name, part in chain.from_iterable(each.parts.items() for each in reports):
         parts.setdefault(name, []).append(part)

@@ -52,9 +52,9 @@ def guard_report(guard: Guard, counters: Counters) -> BackendReport:
 
 
 def _read(backend: AnyBackend) -> tuple[int | None, str | None, list[tuple[str, str]]]:
-    """Return ``user_count``, ``problem`` and ``servers``.
+    """Return ``user_count``, ``problem`` and ``servers`` of a backend.
 
-    Lookups do not need them. If a plugin fails here, the service is degraded, but ready.
+    Lookups do not need these. If a plugin fails here, the service is degraded, but ready.
     """
     try:
         users, problem = backend.user_count, backend.problem

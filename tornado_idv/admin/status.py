@@ -19,15 +19,15 @@ from tornado_idv.metrics.counters import Counters
 
 _OPERATIONS = ("url", "card", "batch", "verify")
 FAILURES = ("backend_unavailable", "internal", "overloaded")
-"""Codes of responses with a status of 500 or more."""
+"""The error codes of responses with a status of 500 or more."""
 _SOON = 14 * 86400.0
-"""A key is listed during this time before its expiry, in seconds."""
+"""The time before its expiry in which a key is listed, in seconds."""
 _MAX_EXPIRING = 20
 _own_version = cache(partial(version, "tornado-idv"))  # reads a file
 
 
 def health(report: Report, *, verbose: bool = False) -> Record:
-    """Return the readiness for requests. Failing backends do not change it."""
+    """Return the record of ``/health/ready``. Failing backends make it "degraded", not unready."""
     degraded = report.degraded()
     state = "degraded" if report.phase == "ready" and degraded else report.phase
     record: Record = {"status": state, "degraded": degraded}
@@ -42,7 +42,7 @@ def health(report: Report, *, verbose: bool = False) -> Record:
 
 
 def status(report: Report, keys: KeyOverview) -> Record:
-    """Return an overview for the operator."""
+    """Return the record of ``/status.json``, an overview for the operator."""
     counters, now, last = report.counters, time.time(), report.last_reload
     record = {
         **health(report, verbose=True),
@@ -82,7 +82,7 @@ def status(report: Report, keys: KeyOverview) -> Record:
 
 
 def operation_of(route: str, code: str) -> str:
-    """Return the operation of a response in metrics. A response before a request has no route."""
+    """Return the operation of a response in metrics. Without a request, its route is ``-``."""
     name = route.removeprefix("identify/")
     if name in _OPERATIONS:
         return name
@@ -116,7 +116,7 @@ def source_record(backend: BackendReport, counters: Counters) -> Record:
 
 
 def part_record(part: PartReport | None) -> Record | None:
-    """Return the record of a part, or ``None`` if not configured."""
+    """Return the record of a part, or ``None`` if the part is not configured."""
     return {"error": part.error, "since": format_time(part.since)} if part else None
 
 
