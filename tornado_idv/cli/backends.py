@@ -42,7 +42,7 @@ def backend_named(backends: Iterable[BackendOptions], name: str) -> BackendOptio
 
 @contextmanager
 def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
-    """Print an `IdvError` with the name of the backend, and exit with its code.
+    """Print an `IdvError` with the name of the backend, and exit with the error's code.
 
     SIGTERM raises `SystemExit`, so the command rolls back its changes.
     """

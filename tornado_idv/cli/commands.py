@@ -37,7 +37,7 @@ _REMOVED = {
 
 @contextmanager
 def _exit_on_failure() -> Iterator[None]:
-    """Exit with a code other than 1 after an interrupt or an unexpected error. 1 means "no"."""
+    """After an interrupt or an unexpected error, exit with a code other than 1: 1 means "no"."""
     try:
         yield
     except (KeyboardInterrupt, click.Abort):
@@ -109,7 +109,7 @@ class Commands(click.Group):
         return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing the built-in ones: that is slow."""
+        """List the commands, but do not import the built-in ones, because imports are slow."""
         names = self.list_commands(ctx)
         rows = [(name, self.commands[name].get_short_help_str(limit=100)) for name in names]
         with formatter.section("Commands"):

@@ -32,7 +32,7 @@ class RefusedError(IdvError):
 
 
 class Share(NamedTuple):
-    """A limit for a part of some items: a percentage of them or a number."""
+    """A maximum share of some items: a percentage of all items, or a number of items."""
 
     text: str
     number: Decimal
@@ -67,12 +67,12 @@ config_option = click.option(
     envvar="TORNADO_IDV_CONFIG",
     default=_find_config,
     show_default="config.yaml",
-    help=f"The configuration file; also $TORNADO_IDV_CONFIG. If none is here, {_IN_ETC}.",
+    help=f"The configuration file; also $TORNADO_IDV_CONFIG. If there is none, {_IN_ETC}.",
 )
 
 
 def complete_backend(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of configured backends with this beginning, for shell completion."""
+    """Return the names of configured backends that begin with ``incomplete``, for completion."""
     from tornado_idv import yaml_loader  # noqa: PLC0415 - --help is fast
     from tornado_idv.config.references import Resolved  # noqa: PLC0415
 
@@ -103,7 +103,7 @@ def examples(*lines: str) -> str:
 
 
 def parsed_by(parse: Callable[[str], T]) -> Callable[..., T | None]:
-    """Return an option callback that calls ``parse``. It raises `click.BadParameter`."""
+    """Return an option callback that calls ``parse`` and raises `click.BadParameter`."""
 
     def callback(_context: object, _parameter: object, text: str | None) -> T | None:
         try:
@@ -120,7 +120,7 @@ def print_json(record: Record | list[Record]) -> None:
 
 
 def show(record: Record, lines: Iterable[str], *, as_json: bool, err: bool = False) -> None:
-    """Print the record for scripts, or the lines for people."""
+    """Print the record as JSON for scripts, or the lines for people."""
     if as_json:
         print_json(record)
     else:
@@ -153,7 +153,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def failure(error: IdvError) -> Record:
-    """Return an `IdvError` as a record for scripts. Without a place in a file, line is null."""
+    """Return an `IdvError` as a record for scripts. ``line`` is null if no file is at fault."""
     if isinstance(error, ConfigError):
         return {"ok": False, "problems": [asdict(each) for each in error.problems]}
     nowhere = {"file": None, "line": None, "column": None, "path": ""}
@@ -182,7 +182,7 @@ def exit_on_error(
 ) -> Iterator[None]:
     """Print an `IdvError` and exit with ``code``, or with the code of its type.
 
-    It is text on standard error, or with ``as_json`` the ``record`` on standard output.
+    The error is text on standard error, or with ``as_json`` the ``record`` on standard output.
     """
     try:
         yield

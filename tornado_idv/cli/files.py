@@ -40,7 +40,7 @@ def open_source(file: str, encoding: str = "utf-8") -> IO[str]:
 def replaced_file(path: Path, *, keeps_rights: bool = False) -> Iterator[IO[str]]:
     """Open a temporary file in the same folder. On exit, rename it to ``path``.
 
-    Only its owner can read it, because it has card numbers or a key. With ``keeps_rights`` it gets
+    Only its owner can read the file: it has card numbers or a key. With ``keeps_rights`` it gets
     the permissions of the old file. A symbolic link stays. A device or a pipe is an error.
     """
     try:
@@ -78,7 +78,7 @@ def _require_regular(path: Path) -> None:
 
 
 def rows_with_progress(rows: Iterator[T], source: IO[str], label: str) -> Generator[T]:
-    """Yield the rows. On a terminal, show a progress bar, or for a pipe the number of rows."""
+    """Yield the rows. A terminal shows a progress bar, or the number of rows read from a pipe."""
     hidden = not sys.stderr.isatty()
     size = 0 if hidden else os.fstat(source.fileno()).st_size  # 0 for a pipe
     with click.progressbar(

@@ -64,7 +64,7 @@ _STANDARD_ERROR = 2
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the same line to this file.",
+    help="Write the line of --ready-fd to this file.",
 )
 @click.option(
     "--stop-on-eof",
@@ -127,7 +127,7 @@ def serve(
 
 
 def _remove_stale(ready_file: Path) -> None:
-    """Remove the file of an earlier service. If that service still runs, keep it."""
+    """Remove the ready file of an earlier service. If that service still runs, keep the file."""
     if not ready_file.is_file():
         return
     try:
