@@ -6,8 +6,8 @@ by one interval. An event is allowed while the TAT is less than a whole burst ah
 a limit allows a burst of its whole count, and then one event per interval. As a float, the TAT is
 exact to 15 ns for the first four years of uptime.
 
-The library `limits` (5.8, in memory) takes 7 to 16 times as long for one decision, as long as a
-whole response of the fast path (docs/reference/limits.md has the figures).
+The library `limits` (5.8, in memory) takes 7 to 16 times as long for one decision. In that time,
+the fast path sends a whole response (docs/reference/limits.md has the figures).
 
 The TATs are in shared memory, so processes forked later share their limits. They are changed
 without a lock: simultaneous events of two processes may count as one event.

@@ -1,4 +1,4 @@
-"""The limits of keys: requests, and misses (lookups of users that do not exist).
+"""The limits of keys: requests, and misses (lookups without a user, with 404 or 422).
 
 Each key id has a place in a table of fixed size. Every process finds the same place by a hash of
 the key id. A place is never reused for another key id. The table is full after 262,144 key ids
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _CAPACITY = 262_144
 """Number of places for key ids. The system allocates memory only for used places."""
 _MAX_PROBES = 1024
-"""Maximum number of places to try for a key id. All are used only in a nearly full table."""
+"""Maximum number of places to try for a key id. All are tried only in a nearly full table."""
 _FIELDS = 3
 """Numbers per place: a hash of the key id, the TAT of requests, and the TAT of misses."""
 _LOG_INTERVAL = 60.0
@@ -64,7 +64,7 @@ class Exceeded(Struct, frozen=True):
 
     @property
     def retry_after(self) -> int:
-        """``wait`` in whole seconds, rounded up."""
+        """The value of ``Retry-After``: ``wait`` in whole seconds, rounded up."""
         return math.ceil(self.wait)
 
 
@@ -85,7 +85,7 @@ class KeyLimits(Struct, eq=False):
     logged_until: float = 0.0
 
     def rates(self) -> dict[str, str | None]:
-        """Return the enforced rates by name. A ``log_only`` rate is not enforced, so ``None``."""
+        """Return the rates by name. A ``log_only`` rate is not enforced: it is ``None``."""
         refusing = {"requests": self.requests, "misses": None if self.log_only else self.misses}
         return {name: format_rate(each.rate) if each else None for name, each in refusing.items()}
 
@@ -225,7 +225,7 @@ class KeyLimiter:
         """Return the array and the index of the TATs of a key id.
 
         There is no lock. Two processes could give one place to two new keys, but only within the
-        same microsecond, and only if both hashes select this place. This is too improbable.
+        same microsecond, and only if both hashes select this place. This is too rare to matter.
         """
         names = self._names
         # A signed number of 8 bytes, never 0, which marks a free place.

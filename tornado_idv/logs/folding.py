@@ -13,7 +13,7 @@ _MAX_EVENTS = 256
 
 @dataclass(slots=True)
 class Fold:
-    """A written event, and the number of repetitions since."""
+    """A written event, and the number of its repetitions since it was written."""
 
     logger: str
     event: str
@@ -25,9 +25,9 @@ class Fold:
 class Folding:
     """Deduplicates log events: a repeated event is suppressed and counted.
 
-    An event is folded for 10 s after it was written. At the end, `expire` calls ``write`` for a
-    repeated event, and begins another interval. With too many different events, the interval of the
-    oldest ends early. ``clock`` returns seconds.
+    Repetitions within 10 s of a written event are folded. At the end of this interval, `expire`
+    calls ``write`` for a repeated event, and begins another interval. With too many different
+    events, the interval of the oldest ends early. ``clock`` returns seconds.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ LogFormat = Literal["auto", "console", "json"]
 AUDIT = "tornado_idv.audit"
 """The logger of operators' actions. Its lines are written at every log level."""
 _MAX_DIRECT = 600
-"""Maximum length of a value in a directly written line. A character may be six bytes in JSON."""
+"""Maximum characters of a value in a directly written line. In JSON, one may be six bytes."""
 _RELOAD = "tornado_idv.service.reload"
 """The logger of reload results. Its lines are never folded."""
 _STDERR = 2
@@ -40,7 +40,7 @@ _STANDARD_ATTRIBUTES = {*vars(logging.makeLogRecord({})), "message", "asctime", 
 
 
 def keep_out_secrets() -> None:
-    """Filter request data from the loggers of libraries."""
+    """Remove request data from the log lines of libraries."""
     logging.getLogger("tornado.general").addFilter(_without_request_bytes)
     for name in ("tornado.application", "asyncio"):
         logging.getLogger(name).addFilter(_without_message)
@@ -139,7 +139,7 @@ def _install(handler: logging.Handler, level: str) -> None:
 
 
 class LineHandler(logging.Handler):
-    """Passes the fields of log records to ``write``. With ``folding``, repetitions are counted."""
+    """Passes the fields of log records to ``write``. ``folding`` only counts repeated events."""
 
     def __init__(self, write: Callable[[dict[str, Any]], object]) -> None:
         super().__init__()

@@ -82,7 +82,7 @@ class BackendCounters:
 
 _BY_WORD = ("auth_failures", "rate_limited", "cache_lookups", "refreshes", "reloads")
 _TOTALS = ("evictions", "log_dropped")
-"""Attributes of `Counters`: first those with a count per word, then those with a single count."""
+"""Names of attributes of `Counters`: with a count per word, and with a single count."""
 
 
 class Counters:
@@ -102,11 +102,11 @@ class Counters:
         self.evictions = 0
         self.refreshes: Counter[str] = Counter({"ok": 0, "failed": 0})
         self.backends: defaultdict[str, BackendCounters] = defaultdict(BackendCounters)
-        """Calls by name of the backend or other source. Only names of other sources contain a
-        space."""
+        """Calls by name of the backend or other source. Names of other sources contain a space,
+        names of backends do not."""
         self.counts: defaultdict[str, defaultdict[str, int]]
         self.counts = defaultdict(partial(defaultdict, int))
-        """Other counts by name of the backend or source, and by word."""
+        """Counts of other events, by the name of the backend or part, and by the event's word."""
         self.reloads: Counter[str] = Counter({"ok": 0, "failed": 0})
         """Reloads of the configuration by result."""
         self.last_reload_success = self.started_at
