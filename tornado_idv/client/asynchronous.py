@@ -21,7 +21,7 @@ _CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 class _Reply(aiohttp.ClientResponse):
     """A response whose `close` always closes the connection.
 
-    `ClientResponse.close` does not if aiohttp has already returned the connection to the pool.
+    `ClientResponse.close` keeps it open if aiohttp has already returned it to the pool.
     """
 
     _transport: asyncio.BaseTransport | None = None

@@ -23,7 +23,7 @@ from tornado_idv.client.errors import (
 )
 
 Fields = Callable[[str, list[str]], list[str]]
-"""Takes the name of a header field and a default. Returns the values of all lines of this field."""
+"""A function of a header field's name and a default. It returns the values of all its lines."""
 _ID_FIELDS = ("X-Request-ID", "X-IDV-Request-ID")
 """Header fields with the request id. A proxy may replace the first, and only services since 1.0
 support the second."""

@@ -187,7 +187,7 @@ def _connect(
 
 
 def _bounded(sock: socket.socket, seconds: float) -> socket.socket:
-    """Return the socket with a timeout for the next step. Raises `TimeoutError` if none is left."""
+    """Set the socket's timeout for the next step. Raises `TimeoutError` if no time is left."""
     if seconds <= 0:
         raise TimeoutError
     sock.settimeout(seconds)

@@ -1,4 +1,4 @@
-"""The configuration of ``serve --demo``, and its end with the parent program."""
+"""The configuration of ``serve --demo``, and its stop when the parent program ends."""
 
 from __future__ import annotations
 

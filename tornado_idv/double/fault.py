@@ -41,7 +41,7 @@ class Fault(Options):
     proxy_status: Annotated[WholeNumber, Field(ge=400, le=599)] | None = None
     """The status code of an HTML error page, such as from a proxy in front of the service."""
     delay: Duration = 0.0
-    """The delay of the response."""
+    """The delay of the response, such as ``100ms``, or in seconds."""
     reset: bool = False
     """Whether the connection is reset without a response."""
     cut: bool = False
@@ -54,9 +54,9 @@ class Fault(Options):
     ] = None
     """The transfer rate of the body, such as ``1KiB/s``."""
     times: Annotated[WholeNumber, Field(ge=1)] | None = None
-    """The number of lookups to fail. Later lookups get the usual response."""
+    """The number of lookups that the fault applies to. Later lookups get the usual response."""
     probability: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The probability that a lookup fails."""
+    """The probability that the fault applies to a lookup, up to 1."""
 
     __hash__ = object.__hash__
 

@@ -43,7 +43,7 @@ _NUMBER_HINT = "; a number stands in backquotes, like `0`"
 _HINTS = {
     "=": "; compare with ==",
     "-": '; a name with a dash stands in double quotes, like "first-name"',
-    "$": "; leave $ out, for an expression begins at the document, or write $root",
+    "$": "; leave $ out, because an expression begins at the document, or write $root",
 }
 # Exceptions of an evaluation for a document without the expected structure.
 _MISFITS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RuntimeError)
@@ -269,7 +269,7 @@ def has_path(value: Any, names: Sequence[str]) -> bool:
 
 
 class FieldOptions(Options):
-    """The source of a field of the user."""
+    """The source of the value of a user's field."""
 
     path: ExpressionText | None = None
     """A JMESPath expression on the user's record."""

@@ -202,7 +202,7 @@ class BackendConformance:
     async def test_two_users_of_one_name_are_an_error(
         self, make_backend: MakeBackend, query: Query
     ) -> None:
-        """Neither user is certain to be right, and ``None`` would be wrong."""
+        """If two users have one name, neither is certain to be right; ``None`` would be wrong."""
         if not self.holds_duplicates:
             return
         same_nickname = User(plan="Pro", card_number="5555", nickname="alice")
@@ -242,7 +242,7 @@ class BackendConformance:
             assert await _find(backend, ByNickname(first.nickname.lower())) == stored
 
     async def test_nothing_blocks_the_event_loop(self, make_backend: MakeBackend) -> None:
-        """Only other threads open files, resolve names, run programs and sleep."""
+        """Only threads without an event loop open files, resolve names, run programs and sleep."""
         backend = make_backend(self.users)
         with _blocking_calls() as calls:
             async with open_backends([backend]):
