@@ -11,7 +11,7 @@ from tornado_idv.config.address import Address
 from tornado_idv.keys.token import issue
 
 FORM = "must be like 127.0.0.1:8080, [::1]:8080 or unix:/run/idv/http.sock"
-TAKES_ITS_PLACE = "server.listen takes its place; leave this out"
+REPLACED = "server.listen replaces this setting; remove it"
 TOKEN = f"auth: {{keys: [{{id: a, token: {issue('a')}}}]}}"
 
 
@@ -68,8 +68,8 @@ def test_an_empty_list_is_reported(problems_in: ProblemsIn) -> None:
 def test_host_and_port_beside_it_are_to_be_left_out(problems_in: ProblemsIn) -> None:
     text = f"{GOOD}server: {{host: 127.0.0.1, listen: ['127.0.0.1:80'], port: 80}}\n"
     assert problems_in(text) == [
-        f"3:16: server.host: {TAKES_ITS_PLACE}",
-        f"3:59: server.port: {TAKES_ITS_PLACE}",
+        f"3:16: server.host: {REPLACED}",
+        f"3:59: server.port: {REPLACED}",
     ]
 
 

@@ -168,7 +168,7 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     ("demo: true\nserver: {workers: auto}", f"4:19: {ONE_WORKER}"),
     ("auth:\n  keys:", "4:8: auth.keys: must be a list; it is empty"),
     (key(sha256=DIGEST), "4:5: auth.keys[0].id: is missing"),
-    (key(id="shop"), "4:5: auth.keys[0]: needs sha256, or token in a demo"),
+    (key(id="shop"), "4:5: auth.keys[0]: needs sha256, or token in a demo or on loopback"),
     (
         key(id="a", token=TOKEN, sha256=DIGEST),
         "4:46: auth.keys[0]: has sha256 and token; leave one out",

@@ -21,7 +21,7 @@ _OPERATIONS = ("url", "card", "batch", "verify")
 FAILURES = ("backend_unavailable", "internal", "overloaded")
 """The error codes of responses with a status of 500 or more."""
 _SOON = 14 * 86400.0
-"""The time before its expiry in which a key is listed, in seconds."""
+"""A key is listed as expiring soon during this time before its expiry, in seconds."""
 _MAX_EXPIRING = 20
 _own_version = cache(partial(version, "tornado-idv"))  # reads a file
 

@@ -13,11 +13,11 @@ def _stop_at_once(*_: object) -> None:
 
 
 # The first process of a container has no default action for signals: without a handler, they are
-# lost. Set here because the imports below take most of the start.
+# lost. The handlers are set here because the imports below take most of the start.
 if os.path.basename(sys.argv[0]) in ("tornado-idv", "__main__.py") and "serve" in sys.argv[1:2]:  # noqa: PTH119 - pathlib takes 5 ms
     for _number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(_number, _stop_at_once)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # the image blocks it until here
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # blocked by the container image
 
 import click  # noqa: E402
 

@@ -90,7 +90,7 @@ def serve(
     be opened; 128 plus the signal's number: ended by a second SIGTERM or SIGINT.
     """
     if fixture and context.get_parameter_source("config_path") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--demo takes the place of --config; leave one out")
+        raise click.UsageError("--demo and --config are mutually exclusive")
     if stop_on_eof and not fixture:
         raise click.UsageError("--stop-on-eof requires --demo")
     if fixture:
@@ -98,8 +98,8 @@ def serve(
     if ready_file is not None:
         with suppress(OSError):  # writing it later reports the error
             _remove_stale(ready_file)
-    # Without a handler SIGHUP ends the process. Blocked before any thread starts, so all threads
-    # inherit this; the service unblocks it.
+    # Without a handler SIGHUP ends the process. It is blocked before any thread starts, so that all
+    # threads inherit this. The service unblocks it.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     with (
         exit_on_error(Exit.UNDETERMINED, other_codes={ConfigError: Exit.NO}),
@@ -112,7 +112,7 @@ def serve(
 
         def announce_once(service: ServiceInfo) -> None:
             _try_to_announce(settings, ready_fd, ready_file, service)
-            if stop_on_eof:  # only now: before, SIGTERM ends the process without a drain
+            if stop_on_eof:  # not earlier: before this, SIGTERM ends the process without a drain
                 terminate_on_eof()
 
         with file.located():
@@ -132,7 +132,7 @@ def _remove_stale(ready_file: Path) -> None:
         return
     try:
         pid = json.loads(ready_file.read_bytes())["pid"]
-        if pid != os.getpid():  # equal in a restarted container
+        if pid != os.getpid():  # a restarted container may have the same process id
             os.kill(pid, 0)
             return
     except (ProcessLookupError, OverflowError, ValueError, KeyError, TypeError):

@@ -51,7 +51,7 @@ def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
         # Without a space after the colon, "token:idv_..." is one name: the model reports it.
         names = [name for name in key if name.partition(":")[0] in ("sha256", "token")]
         if not names:
-            yield Problem(file, *key.mark, path, "needs sha256, or token in a demo")
+            yield Problem(file, *key.mark, path, "needs sha256, or token in a demo or on loopback")
         elif len(names) > 1:
             yield Problem(file, *names[1].mark, path, "has sha256 and token; leave one out")
     yield from _listener_checks(tree, file, keys)
@@ -68,7 +68,7 @@ def _listener_checks(tree: Any, file: str, keys: Iterable[_Entry]) -> Iterator[P
     if listen is not None:
         section = [("server", value_at(tree, "server"))]
         for path, mark, _ in (*_texts(section, "host"), *_texts(section, "port")):
-            yield Problem(file, *mark, path, "server.listen takes its place; leave this out")
+            yield Problem(file, *mark, path, "server.listen replaces this setting; remove it")
     # The model reports a malformed host or address.
     is_exposed = isinstance(host, yaml_loader.Text) and is_host(host) and not is_loopback(host)
     for each in listen if isinstance(listen, yaml_loader.Items) else ():

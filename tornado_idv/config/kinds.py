@@ -33,7 +33,7 @@ _Choices = tuple[tuple[str, type[Options] | None], ...]
 """The options model of each kind; ``None`` for a kind that is not imported."""
 
 _NO_DOCSTRINGS = {"use_attribute_docstrings": False}
-"""Skips pydantic's search for source code: created models have none, and it takes 20 ms each."""
+"""Skips pydantic's search for source code. Created models have none, and a search takes 20 ms."""
 
 
 def settings_type(kinds: Kinds, used: Container[str] | None = None) -> type[Settings]:

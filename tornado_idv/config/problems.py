@@ -197,8 +197,8 @@ class Location(NamedTuple):
     """A location of pydantic in the file, as far as it exists there.
 
     ``path`` ends before the first name that is not safe to print. ``value`` is the value at the
-    location; if missing, the mapping or list around it. ``known`` are the names of settings that
-    the value may have. ``choices`` are the values of its member ``tag`` that select a variant.
+    location. For a missing value it is the mapping or list around it. ``known`` are the names of
+    settings allowed there. ``choices`` are the values of its member ``tag`` that select a variant.
     """
 
     path: Steps

@@ -20,7 +20,7 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{(?:(?P<source>env|file):(?P<name>[^{}]+)\})
 
 
 class _AbsentError(ValueError):
-    """A reference to a variable or file that is missing on this machine."""
+    """Raised for a reference to a variable or file that is missing on this machine."""
 
 
 class Resolved:

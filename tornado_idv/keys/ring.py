@@ -73,7 +73,7 @@ class KeyRing:
         return keys
 
     def replace(self, keys: dict[bytes, ApiKey]) -> None:
-        """Replace all keys by a map from `merged`."""
+        """Replace all keys by the keys in a result of `merged`."""
         self._keys, self._overview = keys, None
 
     def find(self, computed: bytes) -> ApiKey | None:

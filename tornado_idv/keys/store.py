@@ -20,7 +20,7 @@ _PUT_LAST_USED = (
 
 
 class InvalidRowError(KeyStoreError):
-    """Raised for an invalid row of the key store. Another program has written the row."""
+    """Raised for an invalid row of the key store: this service has not written it."""
 
 
 class KeyDatabase(Protocol):

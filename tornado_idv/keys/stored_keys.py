@@ -28,7 +28,7 @@ _scope_set = lru_cache(maxsize=64)(frozenset[Scope])
 class StoredKeys:
     """All keys of a store at one time, one for each token.
 
-    ``keys`` has them by the digests of their tokens. ``revision`` is the revision of the store.
+    ``keys`` maps the digest of each token to its key. ``revision`` is the revision of the store.
     The next read needs ``state`` to find changes (see `KeyDatabase.changed_rows`).
     """
 

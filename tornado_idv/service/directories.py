@@ -84,7 +84,7 @@ class Directories:
 
     @asynccontextmanager
     async def opened(self, settings: Settings) -> AsyncIterator[None]:
-        """Use a directory of these settings. On exit, close all backends despite running lookups.
+        """Use a directory of these settings. On exit, close all backends, even with running calls.
 
         Raises `StartError` if a backend cannot be opened.
         """
@@ -101,7 +101,7 @@ class Directories:
                 await close_backend(guard.backend)
 
     async def prepare(self, settings: Settings) -> tuple[Directory, Prepared]:
-        """Return a directory of these settings, and the prepared change to this directory.
+        """Return a directory of these settings, and the prepared step that puts it into use.
 
         Opens new backends; raises `StartError` if one cannot be opened.
         """
@@ -172,7 +172,7 @@ class Directories:
     async def _close_replaced(
         self, directory: Directory, after: Directory, max_wait: float
     ) -> None:
-        """When running lookups have ended, close backends that the directory ``after`` lacks.
+        """When running lookups have ended, close backends that ``after`` does not use.
 
         Waits at most ``max_wait`` seconds for the lookups.
         """
@@ -214,7 +214,7 @@ def of_users(settings: Settings) -> tuple[object, ...]:
 
 
 def _with_same_answers(before: Settings, after: Settings) -> list[str]:
-    """Return the names of backends before the first change: their found users stay valid."""
+    """Return the names of backends before the first changed one: their found users stay valid."""
     # These settings do not affect found users.
     others = dict.fromkeys(("negative_ttl", "max_negative_entries", "failure_memo"))
     limits = [each.cache.of_answers() | others for each in (before, after)]

@@ -22,7 +22,7 @@ async def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A prepared reload: its resources are open, but not used yet (see `Service.prepare`).
+    """A prepared change: its resources are open, but not used yet (see `Service.prepare`).
 
     Only one change at a time may be prepared. It must be committed or aborted once. ``commit``
     applies it in one step of the event loop, to all later requests, and cannot fail. ``abort``

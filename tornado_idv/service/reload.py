@@ -84,8 +84,8 @@ class Watch:
 class Reloader:
     """Reloads the configuration. ``file`` is the content at the start.
 
-    ``apply`` applies a new content. If it cannot, it changes nothing, and returns or raises the
-    reason. ``begin`` is called before the file is read, ``end`` with the result of the reload.
+    ``apply`` applies a new content. If that fails, ``apply`` changes nothing, and returns or raises
+    the reason. ``begin`` is called before the file is read, ``end`` with the reload's result.
     """
 
     def __init__(

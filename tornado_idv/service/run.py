@@ -40,8 +40,8 @@ def run(
     """Serve until SIGTERM or SIGINT, then finish the requests in flight; reload on SIGHUP.
 
     ``file`` holds the settings. ``announce`` is called when the service listens. SIGTERM or SIGINT
-    during the start ends the start. A second one aborts the connections, and the exit code is 128
-    plus the signal's number. Raises `StartError`.
+    during the start ends the start. A second such signal aborts the connections, and the exit code
+    is 128 plus its number. Raises `StartError`.
     """
 
     async def serve() -> None:

@@ -50,7 +50,7 @@ _MIN_DRAIN = 0.1
 _PARTS: list[Callable[[Running], Part | None]]
 _PARTS = [resolve_name(each.part) for each in FEATURES if each.part]
 _COLLECT_AFTER = 10.0
-"""Seconds from a reload to a garbage collection. Requests of the old configuration have ended."""
+"""Seconds from a reload to a garbage collection: requests of the old configuration end first."""
 
 
 @dataclass
@@ -148,9 +148,9 @@ class Service(ServiceInfo):
     async def drain(self, *, delay: bool = True) -> bool:
         """Stop listening and wait for requests in flight; return whether all were answered.
 
-        From now on, health checks fail. With ``delay`` the service still accepts new connections
-        for ``server.drain.delay`` seconds: a load balancer needs time to notice the stop. Then
-        requests in flight have ``server.drain.timeout`` seconds.
+        From now on the readiness check fails. With ``delay`` the service still accepts new
+        connections for ``server.drain.delay`` seconds: a load balancer needs time to notice the
+        stop. Then requests in flight have ``server.drain.timeout`` seconds.
         """
         limits = self.settings.server.drain
         self.operations.draining = True

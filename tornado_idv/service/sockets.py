@@ -119,7 +119,7 @@ def _remove(sock: socket.socket, path: Path, own: FileSignature) -> None:
 class SocketFiles:
     """Checks the files of Unix sockets: without its file a socket gets no clients.
 
-    Without files ``report`` is ``None``. The sockets stay open, so no other file gets their inodes.
+    Without files ``report`` is ``None``. Keep the sockets open, or other files get their inodes.
     """
 
     def __init__(self, addresses: Iterable[Address] = ()) -> None:
@@ -139,7 +139,7 @@ class SocketFiles:
 
 
 def _is_lost(path: Path, own: FileSignature | None) -> bool:
-    """Return whether a socket file is missing or replaced. An inaccessible file is not lost."""
+    """Return whether a socket file is missing or replaced. Inaccessible files count as present."""
     try:
         now = FileSignature.of(path)
     except OSError as error:

@@ -233,5 +233,5 @@ async def supervised(
     finally:
         for each in tasks:
             each.cancel()
-        channel.update()  # with the last counts
+        channel.update()  # sends the last counts
         await connection.close()

@@ -75,7 +75,7 @@ def test_fixture_is_served_on_the_announced_port_with_the_announced_key(tmp_path
     [
         (["--demo", "none.yaml"], 3, "none.yaml: cannot be read: No such file or directory"),
         (["--demo", "bad.yaml"], 1, "bad.yaml:1:1: users: missing or empty"),
-        (["--demo", "users.yaml", "-c", "x.yaml"], 2, "--demo takes the place of --config"),
+        (["--demo", "users.yaml", "-c", "x.yaml"], 2, "--demo and --config are mutually exclusive"),
         (["--stop-on-eof"], 2, "--stop-on-eof requires --demo"),
         (["--demo", "users.yaml", "--ready-fd", "77"], 3, "--ready-fd cannot be written"),
         (["--demo", "users.yaml", "--ready-file", "no/file"], 3, "cannot be written: No such file"),
