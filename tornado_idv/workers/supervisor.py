@@ -236,7 +236,7 @@ class Supervisor:
                 self._drain(other, delay=False)
 
     def _check_start(self) -> None:
-        """Announce the service when all processes serve. If no worker starts: `StartError`."""
+        """Announce the service when all processes serve; raise `StartError` if no worker starts."""
         if self._announced or self._stopping:
             return
         slots = self._slots.values()
