@@ -64,7 +64,7 @@ _STANDARD_ERROR = 2
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the line of --ready-fd to this file.",
+    help="Write the --ready-fd line to this file.",
 )
 @click.option(
     "--stop-on-eof",
