@@ -207,6 +207,8 @@ class Snapshots(Part):
                 await self._in_thread(lambda: files.write(to_file(parts)))
                 self._persisted.remove(before)
                 before.clear()
+            else:
+                persisted.clear()
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed
             self._fail(files, "cannot be written", error)
             return True
