@@ -38,11 +38,11 @@ from tornado_idv.web.response import Result
 
 MAX_ITEMS = 100
 DEGRADED_TIME = 600.0
-"""Batch responses are ``degraded`` for this many seconds after a failure of a backend."""
+"""Batch responses have ``"degraded": true`` for this many seconds after a backend has failed."""
 _GROUP, _PAUSE = 16, 0.001
 """A batch starts ``_GROUP`` lookups in a row, and then pauses for ``_PAUSE`` seconds.
 
-Batches pause one after another. During a pause, single lookups can start.
+A lock makes the batches pause one at a time. During each pause, single lookups can start.
 """
 Item = tuple[Operation, dict[str, Any]]
 
@@ -160,7 +160,7 @@ def _answer_cached(
 
 
 def _combine(api: ApiContext, results: Sequence[Result]) -> Result:
-    """Combine the results of items into the result of the batch. Count their cache lookups."""
+    """Combine the results of the items into one. Update the counts of cache hits and misses."""
     counters, directory = api.counters, api.directory
     failed_after = time.time() - DEGRADED_TIME
     is_degraded = any(each.problem for each in directory.canaries) or any(

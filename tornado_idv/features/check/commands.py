@@ -72,9 +72,9 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
     """Report the problems of config.yaml, or a summary of the service.
 
     If the settings are valid, the command loads the TLS files, opens and closes each backend, and
-    looks up the canaries. A source that is down is only a warning, because the service starts
-    without it. An upstream without a canary is called with --online only. Successful lookups are
-    listed as `confirmed`.
+    looks up its canaries. A source that is down causes only a warning, because the service starts
+    without it. Without a canary, an upstream is called only with --online. Expected results of
+    lookups are listed as `confirmed`.
 
     With --json, `summary` has a list of texts for each label, such as `listens_on` and `backend`.
     """
@@ -169,9 +169,9 @@ class DryRun:
     async def _check_canaries(
         self, backend: AnyBackend, settings: Settings, *steps: int | str
     ) -> None:
-        """Look up the canaries of a backend. A source that is down is only a warning.
+        """Look up the canaries of a backend. If its source is down, add only a warning.
 
-        As an error, it would prevent reloads during an outage.
+        With systemd, this command runs before each reload. An error would prevent the reload.
         """
         absent = absent_canaries_of(backend.options)
         for name, query in {**canaries_of(backend.options), **absent}.items():
@@ -195,10 +195,10 @@ class DryRun:
     async def _warn_of_condition(
         self, backend: AnyBackend, settings: Settings, *steps: int | str
     ) -> None:
-        """Warn if ``not_known_when`` reads members that no response has.
+        """Warn if ``not_known_when`` reads members that no response contains.
 
-        Such a member may be misspelt, or hidden by access rights. Then the condition is false for
-        all users. The response for a made-up user counts, too: the condition may be meant for it.
+        Such a member may be misspelt, or not visible to this service. The condition then has one
+        result for all users. Members in the response for a made-up user are not reported.
         """
         queries = (*canaries_of(backend.options).values(), *_made_up_users(settings))
         canary, made_up = (
@@ -230,7 +230,7 @@ class DryRun:
     def _problems_at(self, *steps: int | str) -> Iterator[None]:
         """Catch an `IdvError`, and report it as a problem of the setting with the path ``steps``.
 
-        The path in a `SettingError` takes precedence over ``steps``.
+        If the error is a `SettingError`, its own path is used instead of ``steps``.
         """
         try:
             yield

@@ -29,7 +29,7 @@ _SPELLINGS = {
     "boolean": ("true", "false"),
     "null": ("",),
 }
-"""Examples of unquoted text that is not a string to an editor, by the type that it infers."""
+"""Examples of unquoted YAML values, by the type (other than string) that an editor infers."""
 _BOUNDS = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",
@@ -39,7 +39,7 @@ _BOUNDS = {
 
 
 class _Generator(SchemaGenerator):
-    """Spells default values as in config.yaml, and names bounds as in JSON Schema."""
+    """Generates a schema with defaults as in config.yaml, and with standard names of bounds."""
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         described = super().default_schema(schema)
@@ -83,7 +83,7 @@ def _for_editors(node: Any) -> Any:
 
 
 def _with_spellings(schema: Schema) -> Schema:
-    """Extend the schema of a scalar by other spellings. Return any other schema unchanged."""
+    """Make the schema of a scalar accept quoted, unquoted and ``${…}`` values. Keep others."""
     kind = schema.get("type")
     if isinstance(schema.get("enum"), list) or isinstance(schema.get("format"), str):
         words = {name: schema.pop(name) for name in ("enum", "format", "type") if name in schema}

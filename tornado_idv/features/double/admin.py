@@ -17,7 +17,7 @@ from tornado_idv.model import Query, User
 from tornado_idv.options import Options
 
 _ALL = "all"
-"""Last part of the path of the fault for all queries. Other faults have an identifier there."""
+"""The word for all queries in the path of a fault, ``/double/faults/all``."""
 _ModelT = TypeVar("_ModelT", bound=Options)
 
 

@@ -29,7 +29,7 @@ _USER = User("Free", "4000123412341234", "@drill")
 
 @dataclass(frozen=True)
 class Scenario:
-    """A state of the service, with the conclusions that are ``right`` for a program in this state.
+    """A state of the service. ``right`` are the correct conclusions of a program in this state.
 
     ``exists`` is whether the user exists, and ``fault`` the `Fault` of lookups. With ``rotated``,
     the program gets an invalid key, as after a key rotation.

@@ -39,14 +39,14 @@ class DoubleHandler(AuthenticatedHandler):
         self._disconnected = asyncio.get_running_loop().create_future()
 
     def on_connection_close(self) -> None:
-        """If the client disconnects, end a simulated delay. Then the journal gets the request."""
+        """End a simulated delay when the client disconnects. Then the journal gets the request."""
         self._disconnected.set_result(None)
 
     async def simulate(self, query: Query) -> tuple[Fault | None, Result | None]:
         """Return the fault of a lookup, and the simulated result. Each may be ``None``.
 
-        The result comes from the fault, or from a user of the double. The use of the fault is
-        counted.
+        The result comes from the fault or, if it gives none, from a user of the double. Each
+        returned fault counts as used.
         """
         double: Double = self.settings["parts"][Double.name]
         fault = double.take_fault(query, self.api.directory)
@@ -77,9 +77,9 @@ class DoubleHandler(AuthenticatedHandler):
         return None
 
     async def send_in_pieces(self, result: Result, fault: Fault | None) -> Result:
-        """If the fault slows or cuts the body, send its first part. Return the rest as a result.
+        """Apply the faults ``drip`` and ``cut``. Return the part of the result still to send.
 
-        The rest of a slow body is its last piece. The rest of a cut body is empty.
+        ``drip`` slowly sends all but the last piece of the body. ``cut`` sends only half of it.
         """
         if fault is None or not (fault.cut or fault.drip):
             return result
@@ -155,7 +155,7 @@ _FAULTS = {
     "identify/batch": BatchFaults,
     "verify": VerifyFaults,
 }
-"""Classes that add faults, by the route of the handler."""
+"""Mixin classes that add faults to handlers, by the route of the handler."""
 
 
 def failing(handler: type[ApiHandler]) -> type[ApiHandler]:

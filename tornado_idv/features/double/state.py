@@ -17,7 +17,7 @@ from tornado_idv.web.access_log import AccessRecord, RequestLog
 MAX_REQUESTS = 1000
 """Maximum length of the journal. When it is full, the oldest request is dropped."""
 _CLOCK_TOLERANCE = 0.001
-"""Maximum error of a computed request start, in seconds. The measured duration is not exact."""
+"""Maximum error, in seconds, of the start of a request computed from its end and duration."""
 _SEED = 0
 
 
@@ -25,7 +25,7 @@ class Double(RequestLog, Part):
     """The state of the test double: users, faults, and the journal of requests.
 
     The keys of ``users`` and ``faults`` are queries. The fault for all queries has the key
-    ``None``. The double's users and faults take precedence over users and ``faults`` of backends.
+    ``None``. Users and faults of the double take precedence over users and faults of the backends.
     ``injected`` counts the uses of each fault.
     """
 
@@ -92,7 +92,7 @@ class Double(RequestLog, Part):
         ]
 
     def subject_of(self, query: Query | None) -> str | None:
-        """Return the text of a query for the journal. `add` keeps it out of the access log."""
+        """Return the text of a query for the journal. `add` replaces it for the access log."""
         return query.text if query else None
 
     def add(self, record: AccessRecord) -> None:

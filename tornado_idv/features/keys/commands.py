@@ -125,7 +125,7 @@ def _change_and_print_token(
     """Make a change, and print the token before the commit. JSON output includes the key.
 
     If printing fails, nothing is changed. If the commit fails after printing, a message reports
-    that the token is not valid, or may be valid.
+    whether the printed token may be valid.
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     printed = False

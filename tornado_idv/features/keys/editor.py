@@ -173,7 +173,7 @@ class KeyEditor(KeyStore):
         self._database.executemany(_ADD_DIGEST, rows)
 
     def _in(self, sql: str, values: Iterable[object]) -> list[Any]:
-        """Run ``sql`` with ``IN (…)`` appended, for the values in batches. Return all rows."""
+        """Run ``sql`` with ``IN (…)`` appended, once for each batch of values. Return all rows."""
         rows: list[Any] = []
         remaining = iter(values)
         while batch := list(islice(remaining, _BATCH)):

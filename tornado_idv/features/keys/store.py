@@ -81,7 +81,7 @@ class Target:
     configured: frozenset[str] = frozenset()
     """The ids of the keys in config.yaml."""
     configured_digests: frozenset[bytes] = frozenset()
-    """The token digests of the keys in config.yaml. Tokens in unreadable files are missing."""
+    """The token digests of the keys in config.yaml, except for tokens in unreadable files."""
 
     def create(self) -> None:
         """Create an empty key store, unless the key store exists."""

@@ -111,7 +111,7 @@ def _seconds(moment: datetime | None) -> float | None:
 
 
 def _line(key: KeyRecord) -> Record:
-    """Return a key as an exported line, without ``last_used``: a use is not a change of the key."""
+    """Return the export record of a key. It has no ``last_used``, so uses do not change it."""
     times = ("created", "not_before", "expires", "revoked")
     record = as_record(key, 0.0)
     record |= {name: format_moment(getattr(key, name), exact=True) for name in times}
@@ -214,7 +214,7 @@ def _undone(stored: KeyRecord, key: KeyRecord) -> str | None:
 def _read_lines(
     target: Target, lines: Sequence[bytes], name: str
 ) -> tuple[list[ImportedKey], Mapping[str | bytes, int]]:
-    """Return the keys, and the lines of ids and digests. Raises `ConfigError` with all problems."""
+    """Return the keys, and the line number of each id and digest. Raises `ConfigError`."""
     keys: list[ImportedKey] = []
     problems: list[Problem] = []
     first: dict[str | bytes, int] = {}

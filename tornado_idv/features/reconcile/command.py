@@ -36,7 +36,7 @@ _KEY = "TORNADO_IDV_KEY"
 
 
 def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
-    """Return an option for a `Share`: a number or a percentage."""
+    """Return a click option. Its value is a `Share`: a number of accounts or a percentage."""
     parse = parsed_by(Share.parse)
     return click.option(flag, default=default, show_default=True, callback=parse, help=text)
 

@@ -27,13 +27,13 @@ from tornado_idv.log_format import format_time
 _FIRST_PAUSE = 2.0
 """Seconds before the first retry of undetermined accounts. Each later pause is 4 times longer."""
 _MAX_IN_A_ROW = 1000
-"""Number of undetermined accounts in a row at which the run is refused."""
+"""The run fails after this many undetermined accounts in a row."""
 _PAUSED_AFTER = 100
-"""Number of undetermined accounts in a row between pauses. Each pause is longer than the last."""
+"""The run pauses after every 100 undetermined accounts in a row, each time for longer."""
 _MAX_LISTED = 100
 MAX_PRINTED = 5
 _MAX_CLOCK_DIFFERENCE = 60.0
-"""Maximum difference from the service's clock in seconds. Above it, absences are not reliable."""
+"""Maximum difference between the clocks of this machine and of the service, in seconds."""
 
 
 def service_time(date: str) -> float:
@@ -44,9 +44,9 @@ def service_time(date: str) -> float:
 class Run:
     """Looks up the user of each account, and keeps the rows of accounts whose users are gone.
 
-    ``before`` is the state of the last run, and ``grace`` a time in seconds. ``clock`` returns Unix
-    time, and ``pause`` sleeps for some seconds. `ask`, `check` and `require_users` raise
-    `RefusedError` or `UndeterminedError`.
+    ``before`` is the state of the last run, and ``grace`` the required absence in seconds.
+    ``clock`` returns Unix time, and ``pause`` sleeps for some seconds. `ask`, `check` and
+    `require_users` raise `RefusedError` or `UndeterminedError`.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Run:
         self._gone: list[Account] = []
         self._since: dict[str, Absence] = {}
         self._others: set[str] = set()
-        """Without a grace: identifiers with a found or undetermined row. Other rows with the same
-        identifier are not listed."""
+        """Identifiers found or undetermined in at least one row, if ``grace`` is 0. No row with
+        such an identifier is listed."""
         self._invalid: list[Account] = []
         self._shortest_found = inf
 
@@ -104,8 +104,8 @@ class Run:
     def confirm(self, after: float, retries: int) -> None:
         """Wait ``after`` seconds, and repeat the lookups of accounts that may be deleted.
 
-        A source may be empty for a moment. Until the next lookup of its canary, the service trusts
-        the source and caches its answers. The second lookup detects this.
+        A source may be empty for a moment. Until the service looks up the canary again, it reports
+        and caches "not found" for existing users. The second lookup is meant to find these users.
         """
         listed = [each for each in self._gone if self._may_be_deleted(each.identifier)]
         if listed and after:
@@ -286,7 +286,7 @@ class Run:
                 )
 
     def _fail(self, error: ClientError) -> None:
-        """Count an undetermined account. Raise an error if further lookups would fail, too."""
+        """Count an undetermined account. If its error affects all lookups, raise an exception."""
         is_determined = any(self._counts[name] for name in ("found", "gone", "invalid"))
         # An unexpected response to the first lookups means a wrong URL, or the page of a proxy.
         is_final = isinstance(error, InvalidKey | MissingScope)

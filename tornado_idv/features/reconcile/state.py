@@ -18,7 +18,7 @@ from tornado_idv.errors import IdvError, StartError
 from tornado_idv.log_format import format_time
 
 _SAMPLE = 100
-"""Number of accounts in the sample. By the sample, the next run recognizes the list."""
+"""Number of sampled accounts in the state. From them, the next run recognizes the list."""
 _VERSION = 1
 
 

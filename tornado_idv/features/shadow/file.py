@@ -143,8 +143,8 @@ class ShadowFile:
     ) -> None:
         """Store the comparisons that began after the last import.
 
-        All earlier comparisons are discarded in three cases: the ``scope`` has changed, some
-        comparisons were lost (not ``is_complete``), or the clock was set back.
+        Before that, the file is cleared in three cases: the ``scope`` has changed, some comparisons
+        were lost (not ``is_complete``), or the clock was set back.
         """
         with self._opened(now) as database:
             ((key, since, before),) = database.execute("SELECT key, since, scope FROM state")
@@ -164,8 +164,8 @@ class ShadowFile:
     def discard(self, now: float) -> None:
         """Drop all comparisons, because an import changes the users.
 
-        Services also drop their pending comparisons that began before ``now``. If the file does not
-        exist, the method has no effect.
+        Later calls of `write` ignore comparisons that began before ``now``. If the file does not
+        exist, this method has no effect.
         """
         try:
             self.path.stat()  # `exists` hides other errors, from Python 3.14 on
@@ -175,9 +175,9 @@ class ShadowFile:
             _clear(database, now)
 
     def due(self, now: float, age: float, count: int) -> list[str]:
-        """Return up to ``count`` queries without a match, last compared at least ``age`` s ago.
+        """Return up to ``count`` queries. Their last result, ``age`` s ago or more, was no match.
 
-        The choice is random: otherwise, queries that always fail would block all others.
+        The choice is random. In a fixed order, queries that always fail would block all others.
         """
         with self._opened() as database:
             rows = database.execute(_DUE, [now - age, now, count])
@@ -206,7 +206,7 @@ class ShadowFile:
     def _opened(self, now: float | None = None) -> Iterator[sqlite3.Connection]:
         """Open the file for one transaction. An error rolls it back.
 
-        With ``now`` the transaction may write, and a missing file is created.
+        If ``now`` is given, the transaction may write, and a missing file is created.
         """
         try:
             if now is not None and not self.path.exists():

@@ -27,7 +27,7 @@ from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.log_format import format_time
 
 _WRITTEN_WITHIN = 60.0
-"""Maximum age of the last write, in seconds. A running service writes the file every 5 s."""
+"""Maximum seconds since the last write to the shadow's file. A service writes every 5 s."""
 
 
 @click.group()

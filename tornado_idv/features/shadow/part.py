@@ -25,10 +25,10 @@ from tornado_idv.service.keys import background
 from tornado_idv.service.part import Part, Prepared, Running
 
 _NEVER_OPEN = BreakerOptions(failures=10**9)
-"""Options of the source's circuit breaker in comparisons. This breaker never opens.
+"""Options of a circuit breaker that never opens, for lookups in the source by comparisons.
 
 Lookups of some users may always fail. An open breaker would prevent the comparison of all others.
-The rate of comparisons is limited anyway.
+The source needs no breaker as protection, because the rate of comparisons is limited.
 """
 
 

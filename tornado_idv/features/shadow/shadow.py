@@ -91,7 +91,7 @@ class Shadow:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def is_of(self, options: BackendOptions) -> bool:
-        """Return whether the shadow has these options and still reads the same source."""
+        """Return whether the options are those of the shadow, and still select the same data."""
         # Equal options may select another source after a change of a secret's file.
         return options == self.options and identity_of(options) == self._identity
 
@@ -106,7 +106,7 @@ class Shadow:
 
     @property
     def problem(self) -> str | None:
-        """The reason why the backend is not open or the state not written. Otherwise ``None``."""
+        """The reason why the backend is not open, or ``state`` cannot be written, or ``None``."""
         return self._problem or (self.state.problem if self.state else None)
 
     def report(self) -> BackendReport:
@@ -282,7 +282,7 @@ def _trusted(outcome: Outcome, *, is_sound: bool) -> Outcome:
 
 
 def _is_sound(guards: Iterable[Guard], query: Query) -> bool:
-    """Return whether no backend for this query reports a problem."""
+    """Return whether ``problem`` is ``None`` in all backends for this query."""
     try:
         return all(each.backend.problem is None for each in guards if each.is_asked(query))
     except Exception:  # noqa: BLE001 - of a plugin

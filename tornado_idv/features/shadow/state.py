@@ -47,20 +47,20 @@ class ShadowState:
     def __init__(self, path: Path, backend: str, clock: Callable[[], float] = time.time) -> None:
         self.problem: str | None = None
         self.scope = b""
-        """The digest from `scope_of_users` for the next comparisons."""
+        """The `scope_of_users` of the current settings. It is stored with the comparisons."""
         self._file = ShadowFile(path, backend)
         self._backend = backend
         self._clock = clock
         self._thread = DaemonThread("shadow-state")
         self._waiting = deque[Recorded](maxlen=_MAX_WAITING)
         self._dropped = self._noticed = 0
-        """The number of dropped comparisons, now and at the start of the last successful write."""
+        """The numbers of comparisons dropped so far, and before the last successful write."""
         self._wake = asyncio.Event()
         self._problem_of_shadow: Callable[[], str | None] = lambda: None
         self._task: asyncio.Task[None] | None = None
 
     def start(self, problem_of_shadow: Callable[[], str | None] = lambda: None) -> None:
-        """Create the file and start writing. An import of users needs the file to record its time.
+        """Create the file, because `users import` stores its time there. Then write regularly.
 
         ``problem_of_shadow`` returns the reason why nothing is compared, or ``None``.
         """
@@ -75,7 +75,7 @@ class ShadowState:
             self._wake.set()
 
     async def due(self, age: float, count: int) -> list[Query]:
-        """Return up to ``count`` queries without a match, last compared at least ``age`` s ago."""
+        """Return up to ``count`` queries for a new comparison, as `ShadowFile.due` does."""
         try:
             texts: list[str] = await self._thread(self._file.due, self._clock(), age, count)
         except StartError:  # the next write reports the error

@@ -16,8 +16,8 @@ from tornado_idv.model import Answer, Query, SharedAnswer, User
 class SharedAnswers:
     """The layer for the lookups of one directory, between its ``cache`` and its ``backends``.
 
-    ``scope`` identifies the directory's answers in the `SharedCache`. As in the directory,
-    ``encode`` returns the response body for a user, and ``accepts`` whether a user is valid.
+    ``scope`` identifies the directory's answers in the `SharedCache`. ``encode`` returns the
+    response body for a user, and ``accepts`` returns whether a user is valid.
     """
 
     tier: SharedTier
@@ -62,7 +62,7 @@ class SharedAnswers:
     def _use(
         self, query: Query, shared: SharedAnswer | None, min_ttl: float, *, may_keep: bool
     ) -> Answer | None:
-        """Return the shared answer if it is fresh for ``min_ttl`` s. If it is stale, cache it."""
+        """Return a shared answer that is fresh for ``min_ttl`` s. Put a stale one into `cache`."""
         if shared is None:
             return None
         user = shared.user
@@ -91,10 +91,10 @@ class SharedAnswers:
         return Answer(user, shared.backend, self.cache.timer(), body, ttl=ttl, shared=True)
 
     def _to_shared(self, answer: Answer) -> SharedAnswer:
-        """Return the form of an answer for the shared cache.
+        """Convert an answer to a `SharedAnswer` for the shared cache.
 
-        If the answer must not be stored, return an expired answer without content. It replaces an
-        earlier answer in the shared cache.
+        If the answer must not be stored, return an expired answer without content. In the shared
+        cache, it replaces an older answer to the same query.
         """
         limits, now = self.cache.limits, self.tier.clock()
         if not answer.storable:

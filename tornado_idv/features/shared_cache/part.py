@@ -60,7 +60,7 @@ class SharedCachePart(Part):
         )
 
     def report(self) -> PartReport:
-        """Return the state of the shared cache, and the number of undelivered purges."""
+        """Return the state of the shared cache, and the number of purges not yet received there."""
         tier = self._tier
         source = source_report(
             NAME,
@@ -73,5 +73,5 @@ class SharedCachePart(Part):
         return PartReport(sources=[source], gauges={"pending_purges": tier.pending_purges})
 
     async def purged(self) -> bool:
-        """Wait up to 1 s until all purges so far are delivered. Return whether they are."""
+        """Wait up to 1 s until the shared cache has received all purges. Return whether it has."""
         return await self._tier.wait_until_purged()

@@ -49,7 +49,7 @@ def _union(purges: Sequence[Purge]) -> Purge:
 class SharedTier:
     """Calls a `SharedCache`, with timeouts, a circuit breaker and retries of purges.
 
-    Calls are counted as `NAME` in ``counters``, except for hits and misses: the caller counts them.
+    Calls are counted as `NAME` in ``counters``. The caller of `get` counts hits and misses.
     ``timer`` returns monotonic seconds, and ``clock`` Unix time.
     """
 
@@ -80,7 +80,7 @@ class SharedTier:
 
     @property
     def pending_purges(self) -> int:
-        """The number of undelivered purges."""
+        """The number of purges that the shared cache has not yet received."""
         return self._added - self._delivered
 
     @property
@@ -94,7 +94,7 @@ class SharedTier:
         self.cache.on_purge(self._missed.append)
 
     def follow(self, cache: AnswerCache) -> None:
-        """From now on, apply purges by other processes to ``cache`` instead of an earlier cache."""
+        """From now on, apply purges by other processes to ``cache``, and to no other cache."""
         for each in self._missed:
             cache.apply(each)
         self._missed.clear()
@@ -127,7 +127,7 @@ class SharedTier:
             self._start(self._send_purges())
 
     async def wait_until_purged(self) -> bool:
-        """Wait up to 1 s for all purges so far. Return whether they were delivered."""
+        """Wait up to 1 s until the shared cache has received all purges. Return whether it has."""
         last = self._added
         with suppress(TimeoutError):
             async with asyncio.timeout(_PURGE_TIMEOUT):
@@ -225,7 +225,7 @@ class SharedTier:
 async def _bounded(seconds: float, call: Awaitable[ResultT]) -> ResultT:
     """Return the result of a call to a plugin. Raises `TimeoutError` after ``seconds``.
 
-    Raises `Broken` if the plugin cancels its own work, because this must not end the caller.
+    If the plugin raises `CancelledError`, raises `Broken` instead, so that the caller continues.
     """
     try:
         async with asyncio.timeout(seconds):

@@ -21,7 +21,7 @@ from tornado_idv.model import Answer, ByCard, ByNickname, User
 MARK = b"tornado-idv snapshot "
 """The first bytes of the file, equal in all versions."""
 _SET = 20_000
-"""Texts in a set of `Texts`, about. To free them takes about a millisecond."""
+"""Approximate maximum of texts in one set of `Texts`. Such a set is freed in a millisecond."""
 _BEGINNING = MARK + b"1\n"
 
 
@@ -53,7 +53,7 @@ class Snapshot(Struct):
 
 
 class Texts:
-    """The texts of queries, in sets of limited size: a large set takes long to grow and to free."""
+    """Nicknames and card numbers in small sets, because a large set takes long to grow and free."""
 
     def __init__(self) -> None:
         self._sets: list[set[str]] = [set()]
@@ -78,7 +78,7 @@ _HEADER = msgspec.json.Decoder(Snapshot)
 
 
 def encode(snapshot: Snapshot, cache: AnswerCache, persisted: Texts) -> Iterator[bytes]:
-    """Yield a snapshot in parts of whole lines. Add the queries for its users to ``persisted``."""
+    """Yield the lines of a snapshot in parts. Add the identifiers of its users to ``persisted``."""
     offset, limit = snapshot.written - cache.timer(), cache.limits.stale_if_error
     yield _ENCODER.encode_lines([snapshot])
 
@@ -96,7 +96,7 @@ def encode(snapshot: Snapshot, cache: AnswerCache, persisted: Texts) -> Iterator
 
 
 def to_file(parts: Sequence[bytes]) -> list[bytes]:
-    """Return the content of a snapshot file with these parts, in parts."""
+    """Return the parts of a snapshot file: version, checksum of ``parts``, and ``parts``."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -135,9 +135,9 @@ def restore(
 ) -> int:
     """Add the answers of a snapshot to a cache as stale answers. Return their number.
 
-    ``revisions`` has the current revision of each backend, in order. The first backend that is not
-    in the snapshot, or has another revision there, may pre-empt all later backends. So only answers
-    of earlier backends are used.
+    ``revisions`` has the current revision of each backend, in the order of lookups. A new or
+    changed backend may now have users of the backends after it. So only answers of the backends
+    before the first new or changed one are restored.
     """
     unchanged: dict[str, str] = {}
     for name, revision in revisions.items():

@@ -22,7 +22,7 @@ _SERVICE = secrets.token_bytes(16)
 
 
 class SnapshotFiles:
-    """The files of the workers: ``path``, ``path.1``, ``path.2``… Each has a lock for writing."""
+    """The files ``path``, ``path.1``, ``path.2``… Each worker locks the file that it writes."""
 
     def __init__(self, path: Path) -> None:
         self.own = path
@@ -32,7 +32,7 @@ class SnapshotFiles:
 
     @property
     def existing(self) -> list[Path]:
-        """All paths of workers with an existing file, even if it is not a snapshot."""
+        """The paths of all existing files of workers, including files with other content."""
         return [each for each in self._paths if os.path.lexists(each)]
 
     def read(self, path: Path) -> bytes:
@@ -52,8 +52,8 @@ class SnapshotFiles:
     def acquire(self) -> None:
         """Lock a free file for this process. Raises `OSError` if another service has locked a file.
 
-        Two services must not share the files: an answer purged by one would return after a restart,
-        from the file of the other.
+        Two services must not share the files. After a restart, a service would also restore the
+        other's file, with answers that this service has purged.
         """
         for path in self._paths if self._lock is None else ():
             lock = path.with_name(f".{path.name}.lock")
@@ -77,7 +77,7 @@ class SnapshotFiles:
             self._lock = None
 
     def write(self, content: Iterable[bytes]) -> None:
-        """Replace the file of this process, by content in parts."""
+        """Replace the file of this process. ``content`` has the parts of the new file."""
         path = self.own
         if os.path.lexists(path) and not _is_snapshot(path):
             raise OSError(errno.EEXIST, "the file there is not a snapshot", str(path))

@@ -4,7 +4,7 @@ After a crash, the snapshot is at most ``cache.snapshot_interval`` old. At a sto
 written after the drain.
 
 A purge removes the file immediately: after a crash, purged users must not return. A new file
-follows within 30 s. A lookup that no longer finds a user in the file counts as a purge.
+follows within 30 s. The answer "not found" for a user in the file also removes the file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SOON = 30.0
 """Maximum time until a removed snapshot is written again, in seconds."""
 _READ_TIMEOUT = 5.0
 _STOP_TIMEOUT = 3.0
-"""Seconds that a stop waits for the write of the file, and a purge for the removal."""
+"""Maximum seconds for the write at a stop, and for the removal of the files after a purge."""
 
 
 def make_part(running: Running) -> Snapshots:
@@ -72,18 +72,16 @@ class Snapshots(Part):
         self._path: Path | None = None
         self._files: SnapshotFiles | None = None
         self._changes = 0
-        """Number of purges and of new directories. A write compares it before and after."""
+        """Number of purges and reloads. If it changes during a write, the new file is outdated."""
         self._persisted: list[Texts] = [Texts()]
-        """Queries for the users in the file, and in the file that is being written.
-
-        All directories share this list: a reload during a write must not miss a deleted user.
-        """
+        """Identifiers of the users in the written file, and in the file being written. A reload
+        keeps them, because the next directory must detect deleted users of both files."""
         self._removal: asyncio.Task[bool] | None = None
         self._found: list[Snapshot] = []
         self._use(settings)
 
     def report(self) -> PartReport | None:
-        """Return the problem with the file, or ``None`` without a snapshot."""
+        """Return the report about the file, or ``None`` if ``cache.snapshot`` is not set."""
         return PartReport(self.error, self.since) if self._files else None
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:
@@ -186,7 +184,7 @@ class Snapshots(Part):
                 await self._write()
 
     async def _write(self) -> bool:
-        """Write the file of this process. Return false if a purge or reload has outdated it."""
+        """Write the file of this process. Return false after a purge or reload during the write."""
         files, directory, changes = self._files, self._directory, self._changes
         if files is None:
             return True
@@ -255,7 +253,7 @@ class Snapshots(Part):
 
 
 def _revisions(directory: Directory) -> dict[str, str | None]:
-    """Return the revisions of the backends in order, up to the first failure."""
+    """Return the revisions of the backends in order. Stop at the first backend that fails."""
     revisions: dict[str, str | None] = {}
     for guard in directory.guards:
         try:

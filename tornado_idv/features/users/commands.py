@@ -45,7 +45,7 @@ from tornado_idv.units import parse_percentage
 _PLANS = ("Free", "Pro", "Team")
 _CARDS = 10**16
 _STEP = 6_180_339_887_498_949
-"""Step between generated card numbers. It is coprime to `_CARDS`, so none repeats."""
+"""Step between generated card numbers. It is coprime to `_CARDS`, so no number repeats."""
 _NAMES = ("ana", "ben", "chen", "dora", "emil", "fay", "goran", "hana", "ivo", "june")
 
 

@@ -26,7 +26,7 @@ _LISTED = 20
 
 
 class Result(NamedTuple):
-    """The result: counts of rows (``imported``, ``rejected``, ``not_found``), and of users."""
+    """``imported``, ``rejected`` and ``not_found`` are numbers of rows, the others of users."""
 
     imported: int
     added: int
@@ -46,8 +46,8 @@ class Import:
 
     file: str
     max_rejected: Share | None
-    """The maximum number of rejected rows. The default is 1 % of the rows, and no row of a user who
-    is not stored."""
+    """The maximum number of rejected rows. By default, 1 % of the rows may be rejected, but no row
+    of a user who is not stored yet."""
     max_removed: Decimal | None
     expect_rows: int | None
     canaries: Mapping[str, Query]

@@ -1,4 +1,4 @@
-"""Validation of a row. The result is a user, or a rejection with the users it may be about."""
+"""Validation of the rows of a list, and a search for the users named in invalid rows."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _NOISE = re.compile(
 _DECIMALS = re.compile(r"[.,]0+\Z")
 _NOT_A_DIGIT = re.compile(r"[^0-9]+")
 _LETTER = re.compile(r"[^\W\d_]")
-"""A letter in a card number. It may belong to an exponent: then digits are lost."""
+"""A letter. Card numbers with a letter are ignored, because 4.2E+15 lacks the last digits."""
 _BETWEEN_VALUES = re.compile(r'[\s"{}\[\]:,;|]+')
 Named = tuple[str | None, str | None]
-"""A nickname or a card number. The other item is ``None``."""
+"""A nickname and ``None``, or ``None`` and a card number."""
 
 
 def parse_user(fields: Fields, identifiers: Identifiers) -> User | str:

@@ -26,16 +26,13 @@ ListedRow = tuple[int, int, str, str, str, str | None]
 An empty profile URL removes the stored URL. ``None`` keeps it: the list has no such column.
 """
 Rejected = tuple[int, str, int]
-"""A rejected row: its line, the reason, and 1 if its user would be "not found" after the import.
-
-The last value is 1 if the row's nickname or card number belongs to no user who stays.
-"""
+"""A rejected row: its line, the reason, and 1 if its user would be "not found" after the import."""
 _CACHE = -64 * 1024
 """Size of SQLite's page cache. Negative values are in KiB."""
 _ROWS_AT_ONCE = 400
 """Rows in one INSERT. Single rows take twice as long."""
 _TRIES = 20
-"""Number of attempts to find an unused card number, before one more digit is replaced."""
+"""Attempts to find an unused card number, before one more of the last digits is replaced."""
 _NO_COLUMN = "profile_url: the table has no column for it; see columns.profile_url of the backend"
 _SCHEMA = """
 CREATE TABLE listed (row, line, nickname TEXT COLLATE {0}, card_number TEXT, plan TEXT,
@@ -143,7 +140,7 @@ class Staging:
         # A comparison in SQLite uses the collation of its left side.
         self._database.executescript(_SCHEMA.format("NOCASE" if folds else "BINARY"))
         self.unclear = self.held = 0
-        """The number of rejected rows that may be about any user, and of users kept due to them."""
+        """Numbers of rejected rows that may name any user, and of users kept due to such rows."""
 
     def close(self) -> None:
         """Delete the database."""
@@ -175,7 +172,7 @@ class Staging:
         self._run("CREATE INDEX rejected ON listed (row) WHERE reason IS NOT NULL")
 
     def compare(self, target: UserTransaction, *, merges: bool) -> None:
-        """Determine the changes of a store. Reject rows with the card number of a user who stays.
+        """Determine the changes to a store. Reject rows with the card number of a user who stays.
 
         A user named by a rejected row stays. With ``merges``, all users outside the list stay.
         """
@@ -270,7 +267,7 @@ class Staging:
         return added, updated, removed
 
     def _placeholders(self, moved: Sequence[Sequence[Any]], width: int) -> Iterator[StoredRow]:
-        """Yield the moved rows with unused card numbers in place of their own.
+        """Yield the stored users in ``moved``, each with an unused card number as a placeholder.
 
         Only the last digits are replaced, because the table may check the first digits.
         """

@@ -82,7 +82,10 @@ class VerifyHandler(LookupHandler):
 
 
 def make_routes(settings: Settings, _before: object) -> Iterator[Route]:
-    """If ``server.verify`` is on, yield the route. It is a prefix: some proxies append a path."""
+    """If ``server.verify`` is on, yield the route.
+
+    The route also matches longer paths, because some proxies append a path.
+    """
     if as_type(settings.server, VerifyOptions).verify:
         yield Route(f"{API}/{VerifyHandler.route}", VerifyHandler, is_prefix=True)
 
