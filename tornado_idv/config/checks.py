@@ -1,7 +1,7 @@
 """Checks of several settings together, on the parsed configuration file.
 
-They run even if the settings model has found problems, so one report has all of them. They ignore
-malformed values: the model reports these.
+The checks and the settings model run independently, so one report has the problems of both. The
+checks ignore malformed values, because the model reports these.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _duplicates(file: str, values: Iterable[_Value], message: str) -> Iterator[P
 def is_demo(tree: Any) -> bool:
     """Return whether ``demo`` is on; true for a malformed value.
 
-    The model reports a malformed value. It must not cause a further problem for each key.
+    The settings model reports a malformed value. The checks must not also report plain tokens.
     """
     value = value_at(tree, "demo")
     try:

@@ -27,10 +27,9 @@ from tornado_idv.interfaces.hookspecs import Kinds
 class ConfigFile:
     """The content of a configuration file. It is read once, so settings and positions match.
 
-    ``signature`` was taken before the file was read. ``port`` is an option of the command line
-    and replaces ``server.port`` and ``server.listen``. The configuration names further files:
-    those of ``${file:…}`` and of the certificate. `load` adds the signatures of these to
-    ``named``. Each is taken before its file is read.
+    ``signature`` was taken before the file was read. ``port`` is an option of the command line.
+    It replaces ``server.port`` and ``server.listen``. `load` fills ``named`` with the signatures
+    of the TLS files and of the files in ``${file:…}``, each taken before its file is read.
     """
 
     path: Path

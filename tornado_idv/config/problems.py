@@ -1,7 +1,7 @@
 """Turns validation errors into problems with their positions in the file.
 
-pydantic's locations contain the tags of unions, but the file does not. So each location is followed
-through the JSON Schema and the file at the same time.
+A pydantic error has a location: the steps from the root to the value. Some steps are tags of unions
+and not in the file. The JSON Schema shows these steps.
 
 No message repeats a value: it may be a secret.
 """
@@ -72,7 +72,7 @@ _REFUSED = {
     "the total of all machines in their load balancer, as by limit_req of nginx or a stick-table "
     "of haproxy",
 }
-"""Messages for settings that are refused by name: paths without indices are the keys."""
+"""Messages for removed settings, by the path without indices of lists."""
 
 
 def is_safe_to_print(step: str | int) -> bool:
@@ -194,11 +194,11 @@ def _expected(kind: str, value: Any) -> str:
 
 
 class Location(NamedTuple):
-    """A location of pydantic in the file, as far as it exists there.
+    """The place in the file for a location of a pydantic error.
 
     ``path`` ends before the first name that is not safe to print. ``value`` is the value at the
-    location. For a missing value it is the mapping or list around it. ``known`` are the names of
-    settings allowed there. ``choices`` are the values of its member ``tag`` that select a variant.
+    place or, for a missing value, the mapping or list around it. ``known`` are the settings allowed
+    in ``value``. If its member ``tag`` selects its type, ``choices`` are the values of ``tag``.
     """
 
     path: Steps

@@ -24,13 +24,13 @@ class _AbsentError(ValueError):
 
 
 class Resolved:
-    """A configuration with its references replaced: ``tree`` is the changed copy of its values.
+    """A copy of a configuration with its references replaced. ``tree`` contains its values.
 
     A text with an unresolved reference is kept. Relative paths are relative to ``base_dir``, the
     folder of the configuration at ``path``. One newline at the end of a file is dropped.
     ``absent`` are references to unset variables and unreadable files. ``invalid`` are references
-    that are wrong on every machine. ``values`` are the texts that replaced references: mostly
-    secrets. ``files`` are the named files. Their signatures were taken before they were read.
+    with an error on every machine. ``values`` are the texts that replaced references, mostly
+    secrets. ``files`` has the signature of each file in a reference, taken before it was read.
     """
 
     def __init__(self, tree: Any, path: Path, environ: Mapping[str, str]) -> None:

@@ -127,7 +127,7 @@ class ServerSettings(Options):
     fast_path: Annotated[
         bool, Field(validation_alias=AliasChoices("fast_path", "packet_cache")), APPLIED
     ] = True
-    """Whether a request skips the parser if its head is known. This affects only the speed."""
+    """Whether a request with the same head as an earlier one skips the parser, to save time."""
     trusted_proxies: Annotated[tuple[Network, ...], APPLIED] = ()
     """The proxies whose ``X-Forwarded-For`` is trusted: addresses, networks or ``unix:``."""
     tls: TlsSettings | None = None

@@ -23,7 +23,7 @@ _HOST_NAME = re.compile(rf"(?!.{{254}}){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
 _MAX_BODY = 1024**2
 _MAX_WORKERS = 256
 UNIX = "unix:"
-"""Prefix of the address of a Unix socket. Alone it means clients of Unix sockets, as in nginx."""
+"""Prefix of the address of a Unix socket. Without a path, it stands for clients of such sockets."""
 _KEY_ID = re.compile(KEY_ID, re.ASCII)
 _SHA256 = re.compile("[0-9A-Fa-f]{64}", re.ASCII)
 _NETWORK = re.compile(rf"(?:[0-9A-Fa-f.:]{{2,45}}(?:/[0-9]{{1,3}})?|{UNIX})", re.ASCII)
@@ -50,7 +50,7 @@ def is_host(text: str) -> bool:
 
 
 def accepted_by(accepts: Callable[[Any], object], message: str) -> AfterValidator:
-    """Return a validator: values that ``accepts`` does not accept are errors with ``message``."""
+    """Return a validator. It raises an error with ``message`` unless ``accepts`` returns true."""
 
     def check(value: Any) -> None:
         if not accepts(value):
