@@ -112,7 +112,7 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
         value: BaseException | None,
         tb: TracebackType | None,  # noqa: ARG002
     ) -> None:
-        """Log an unexpected exception without its message. Tornado would also log the request."""
+        """Log an unexpected exception. Unlike in Tornado, omit its message and the request."""
         if value is not None and not isinstance(value, HTTPError | OperationFailed):
             _log.error("unhandled exception:\n%s", format_traceback(value))
 

@@ -22,7 +22,7 @@ _PURGE_PENDING = (
 
 
 class LiveHandler(AdminHandler):
-    """The liveness check. A failed backend does not fail it: a restart would not help."""
+    """The liveness check. It ignores failed backends, because a restart would not help."""
 
     has_data = False
 

@@ -39,7 +39,7 @@ class Operations(Protocol):
     def backends(self) -> list[str]: ...
 
     async def report(self, *, take_lag: bool = False) -> Report:
-        """Return the state of the service. ``take_lag`` restarts the measurement of the lag.
+        """Return the state of the service. ``take_lag`` resets the maximum delay of the event loop.
 
         Raises `OperationFailed`.
         """
@@ -54,7 +54,7 @@ class Operations(Protocol):
         ...
 
     async def reload(self, **audited: str | None) -> ReloadResult:
-        """Reload the configuration. The arguments are for the audit log."""
+        """Reload the configuration. ``audited`` are fields for the audit log."""
         ...
 
     async def explain(self, query: Record) -> Record:

@@ -20,7 +20,7 @@ class Reloads(Protocol):
     last: ReloadResult | None
 
     async def reload(self, trigger: str, **audited: str | None) -> ReloadResult:
-        """Reload, after any running reload. The arguments are for the audit log."""
+        """Reload after the end of a running reload. The audit log gets all arguments."""
 
 
 Phase = Literal["starting", "ready", "draining"]
@@ -32,10 +32,10 @@ class BackendReport(Struct):
     """The report of a backend, or of another source such as the shared cache.
 
     Times are Unix times. ``failing_since`` is ``None`` after a success. ``users`` is the number of
-    users, or ``None`` if unknown. ``problem`` is a problem found without a lookup. ``servers`` are
-    the servers for lookups with their roles. ``next_probe_s`` is the time until the next probe of
-    an open circuit breaker, in seconds. For each kind of query with a canary, ``canaries`` has the
-    last result: true for a found canary.
+    users, or ``None`` if unknown. ``problem`` is a problem found by the backend, not by a lookup.
+    ``servers`` has addresses and roles of its servers. ``next_probe_s`` is the time until the next
+    probe of an open circuit breaker, in seconds. For each kind of query with a canary, ``canaries``
+    has the last result: true for a found canary.
     """
 
     name: str
@@ -130,7 +130,7 @@ class Report(Struct):
 
 
 def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
-    """Return the sum of the reports of workers. A failure in one worker is in the sum."""
+    """Return the sum of the reports of workers. It contains the problems of each worker."""
     parts: dict[str, list[PartReport]] = {}
     for name, part in chain.from_iterable(each.parts.items() for each in reports):
         parts.setdefault(name, []).append(part)

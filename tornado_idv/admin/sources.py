@@ -54,7 +54,7 @@ def guard_report(guard: Guard, counters: Counters) -> BackendReport:
 def _read(backend: AnyBackend) -> tuple[int | None, str | None, list[tuple[str, str]]]:
     """Return ``user_count``, ``problem`` and ``servers`` of a backend.
 
-    Lookups do not need these. If a plugin fails here, the service is degraded, but ready.
+    Lookups do not need these values. If reading them fails, the service is degraded, but ready.
     """
     try:
         users, problem = backend.user_count, backend.problem

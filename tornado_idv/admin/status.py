@@ -82,7 +82,7 @@ def status(report: Report, keys: KeyOverview) -> Record:
 
 
 def operation_of(route: str, code: str) -> str:
-    """Return the operation of a response in metrics. Without a request, its route is ``-``."""
+    """Return the operation of a response for metrics. ``route`` is ``-`` without a request."""
     name = route.removeprefix("identify/")
     if name in _OPERATIONS:
         return name
