@@ -38,10 +38,11 @@ def open_source(file: str, encoding: str = "utf-8") -> IO[str]:
 
 @contextmanager
 def replaced_file(path: Path, *, keeps_rights: bool = False) -> Iterator[IO[str]]:
-    """Open a temporary file in the same folder. On exit, rename it to ``path``.
+    """Open a temporary file in the folder of ``path``. On exit, rename it to ``path``.
 
-    Only its owner can read the file: it has card numbers or a key. With ``keeps_rights`` it gets
-    the permissions of the old file. A symbolic link stays. A device or a pipe is an error.
+    Only its owner can read the file, because it has card numbers or a key. With ``keeps_rights``,
+    it gets the permissions of the old file. If ``path`` is a symbolic link, the target of the link
+    is replaced. A device or a pipe is an error.
     """
     try:
         target = Path(os.path.realpath(path))

@@ -171,8 +171,7 @@ def _try_to_announce(
 def announce(service: ServiceInfo, settings: Settings) -> None:
     """Print the addresses, backends and keys of the service on standard output.
 
-    In demo mode, also print a curl command for a lookup of @alice. It needs a valid key in plain
-    text.
+    In demo mode with a valid key in plain text, also print a curl command for a lookup of @alice.
     """
     base_path = settings.server.base_path
     backends, shadows = (

@@ -68,7 +68,7 @@ def open_streams() -> None:
 
 
 def print_message(text: str, level: str = "info") -> None:
-    """Print a line on standard error. A failure is ignored: there is only the exit code left."""
+    """Print a line on standard error. If this fails, only the exit code reports the error."""
     from tornado_idv.log_format import for_journal  # noqa: PLC0415 - start-up time
 
     click.echo(for_journal(text, level), err=True)
