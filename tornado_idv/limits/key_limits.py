@@ -85,7 +85,7 @@ class KeyLimits(Struct, eq=False):
     logged_until: float = 0.0
 
     def rates(self) -> dict[str, str | None]:
-        """Return the rates by name. A ``log_only`` rate is not enforced: it is ``None``."""
+        """Return the enforced rates by name. A rate that is only logged is ``None``."""
         refusing = {"requests": self.requests, "misses": None if self.log_only else self.misses}
         return {name: format_rate(each.rate) if each else None for name, each in refusing.items()}
 
@@ -112,10 +112,10 @@ class KeyLimits(Struct, eq=False):
         return None
 
     def bound_wait(self) -> None:
-        """Limit the wait of the key to one interval.
+        """Reduce the TATs, so that the key waits for at most one interval of its limits.
 
-        An earlier, stricter limit may have moved the TATs far ahead. They would block the key for a
-        long time. The present limits never move a TAT beyond this bound.
+        Before a reload, a stricter limit may have moved the TATs so far ahead that they would block
+        the key for a long time. The present limits never move a TAT beyond this bound.
         """
         for at, limit in enumerate((self.requests, self.misses), self.at):
             if limit is not None:
@@ -188,7 +188,7 @@ class KeyLimiter:
     ) -> None:
         """Change the general limits. Events that were counted before still count.
 
-        A key waits for at most one interval of its new limit.
+        Afterwards, a key over its limit waits for at most one interval of the new limit.
         """
         if self._general != (requests, misses, misses_log_only):
             self._general = requests, misses, misses_log_only
