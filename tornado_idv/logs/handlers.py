@@ -31,7 +31,7 @@ LogFormat = Literal["auto", "console", "json"]
 AUDIT = "tornado_idv.audit"
 """The logger of operators' actions. Its lines are written at every log level."""
 _MAX_DIRECT = 600
-"""Maximum characters of a value in a directly written line. In JSON, one may be six bytes."""
+"""Maximum characters of a value in a directly written line. JSON may use six bytes for each."""
 _RELOAD = "tornado_idv.service.reload"
 """The logger of reload results. Its lines are never folded."""
 _STDERR = 2
@@ -57,7 +57,7 @@ def _without_request_bytes(record: logging.LogRecord) -> bool:
 
 
 def _without_message(record: logging.LogRecord) -> bool:
-    """Log the stack trace of an unhandled exception without its message: it may have input."""
+    """Log the stack trace of an unhandled exception. Its message may contain input, so omit it."""
     if record.exc_info and record.exc_info[1]:
         record.msg = f"unhandled exception:\n{format_traceback(record.exc_info[1])}"
         record.args = record.exc_info = None
@@ -139,7 +139,7 @@ def _install(handler: logging.Handler, level: str) -> None:
 
 
 class LineHandler(logging.Handler):
-    """Passes the fields of log records to ``write``. ``folding`` only counts repeated events."""
+    """Passes the fields of log records to ``write``, except for events folded by ``folding``."""
 
     def __init__(self, write: Callable[[dict[str, Any]], object]) -> None:
         super().__init__()

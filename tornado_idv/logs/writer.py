@@ -22,8 +22,8 @@ class LogWriter:
 
     ``write`` takes bytes, may block, and returns the number of written bytes, as `os.write` does.
     If the buffer is full or a write fails, lines are dropped. ``dropped`` is their number. When
-    writing works again, ``describe_loss`` returns a line about the lines dropped since the last
-    such line. The thread calls ``on_tick`` regularly.
+    writing works again, ``describe_loss`` gets the number of lines dropped since its last report,
+    and returns a line to write. The thread calls ``on_tick`` regularly.
     """
 
     def __init__(
