@@ -21,7 +21,7 @@ _CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 class _Reply(aiohttp.ClientResponse):
     """A response whose `close` always closes the connection.
 
-    `ClientResponse.close` keeps it open if aiohttp has already returned it to the pool.
+    `ClientResponse.close` does not close a connection that aiohttp has returned to its pool.
     """
 
     _transport: asyncio.BaseTransport | None = None
@@ -45,7 +45,7 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
 
     _session: aiohttp.ClientSession | None = None
     _loop: asyncio.AbstractEventLoop | None = None
-    """The event loop of the session."""
+    """The event loop in which the current session was opened."""
 
     async def close(self) -> None:
         """Close the connections."""

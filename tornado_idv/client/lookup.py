@@ -23,7 +23,7 @@ from tornado_idv.client.errors import (
 )
 
 Fields = Callable[[str, list[str]], list[str]]
-"""A function of a header field's name and a default. It returns the values of all its lines."""
+"""A function that returns the values of all header fields with a name, or else a default."""
 _ID_FIELDS = ("X-Request-ID", "X-IDV-Request-ID")
 """Header fields with the request id. A proxy may replace the first, and only services since 1.0
 support the second."""
@@ -82,9 +82,9 @@ class Item:
 class Result:
     """The result for one identifier of `find_many` or `find_many_cards`.
 
-    If ``user`` and ``error`` are both ``None``, the user does not exist. No other result means
-    this. ``degraded`` is true if a backend of the service has failed within the last ten minutes.
-    It is ``None`` without a batch response, such as from services before 1.0.
+    ``user`` and ``error`` are both ``None`` for a user who does not exist, and never otherwise.
+    ``degraded`` is true if a backend of the service has failed within the last ten minutes. It is
+    ``None`` without a response to a batch. Services before 1.0 do not support batches.
     """
 
     identifier: str = field(repr=False)

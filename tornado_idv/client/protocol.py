@@ -37,8 +37,8 @@ _RETRIED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 class BaseClient(Generic[_FoundT, _UserT]):
     """Base class of both clients. In `AsyncClient`, the methods return awaitables.
 
-    ``deadline`` is the maximum time of a call with all its attempts, in seconds. ``traceparent``
-    returns the value of this header field for an attempt, or ``None``. ``clock``, ``sleep`` and
+    ``deadline`` is the maximum time of a call with all its attempts, in seconds. For each attempt,
+    ``traceparent`` returns the header field ``traceparent``, or ``None``. ``clock``, ``sleep`` and
     ``chance`` are for tests. Raises `ValueError` for an invalid ``url`` or ``key``.
 
     A call is a coroutine of this class. A subclass implements `_exchange`, and `_run`, which runs

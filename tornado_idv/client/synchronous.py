@@ -126,7 +126,7 @@ class Client(BaseClient[User | None, User]):
 
 
 class _Stream(io.RawIOBase):
-    """A socket for an `HTTPConnection`. Each step times out at the deadline of the lookup."""
+    """A socket for an `HTTPConnection`. Each read or write ends at the lookup's deadline."""
 
     def __init__(self, sock: socket.socket, lookup: Lookup) -> None:
         self.socket = sock
@@ -151,7 +151,7 @@ class _Stream(io.RawIOBase):
         return length
 
     def close(self) -> None:
-        """Do nothing: `HTTPConnection` closes its socket before the body is read."""
+        """Do nothing, because `HTTPConnection` calls this method before the body is read."""
 
 
 def _is_quiet(sock: socket.socket) -> bool:
