@@ -59,7 +59,7 @@ _JSON_TYPES = {
 }
 _SCALARS = (str, int, float, bool, type(None))
 ROOT = "$root"
-"""The name of the whole document in an expression for a record."""
+"""In an expression for a record, this name stands for the whole document around the record."""
 _ROOT = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|\$root\b""")
 _NEGATED = re.compile(r"""!\s*((?:[\w@$]+|"[^"]*")(?:\.(?:\w+|"[^"]*"))+)""")
 Node = Mapping[str, Any]
@@ -181,7 +181,7 @@ def json_type(value: Any) -> str:
 
 
 def _check_no_projection(text: str) -> None:
-    """Raise `ValueError` for projections to members: they drop records without the member."""
+    """Raise `ValueError` for a projection to a member. It drops records without the member."""
     for node in nodes_of(_parse(text)):
         if node["type"].endswith("projection") and node["children"][1]["type"] != "identity":
             raise ValueError(
@@ -259,7 +259,7 @@ def _paths(node: Node) -> Iterator[list[str]]:
 
 
 def has_path(value: Any, names: Sequence[str]) -> bool:
-    """Return whether a document has a path. Its value may be null. In lists, any element counts."""
+    """Return whether a path exists in a document, even with null, or in one element of a list."""
     if not names:
         return True
     if isinstance(value, list):

@@ -202,7 +202,7 @@ class BackendConformance:
     async def test_two_users_of_one_name_are_an_error(
         self, make_backend: MakeBackend, query: Query
     ) -> None:
-        """If two users have one name, neither is certain to be right; ``None`` would be wrong."""
+        """If two users match a query, an error is raised; a user or ``None`` would be wrong."""
         if not self.holds_duplicates:
             return
         same_nickname = User(plan="Pro", card_number="5555", nickname="alice")
@@ -215,7 +215,7 @@ class BackendConformance:
     async def test_a_nickname_stored_with_at_is_found_or_an_error(
         self, make_backend: MakeBackend
     ) -> None:
-        """Files and tables may contain ``@alice`` instead of ``alice``; ``None`` would be wrong."""
+        """A lookup of ``alice`` finds the stored ``@alice``, or raises; ``None`` would be wrong."""
         if not self.holds_at:
             return
         with suppress(StartError, LookupFailed):
@@ -226,7 +226,7 @@ class BackendConformance:
     async def test_a_nickname_in_another_case_is_found_if_case_is_folded(
         self, make_backend: MakeBackend
     ) -> None:
-        """With ``nickname_case: fold``, queries are in lower case; ``None`` would be wrong."""
+        """With ``nickname_case: fold``, queries in lower case find nicknames in upper case."""
         if not self.folds_stored:
             return
         first = self.users[0]
