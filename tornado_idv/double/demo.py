@@ -1,4 +1,4 @@
-"""The configuration of ``serve --demo``, and its stop when the parent program ends."""
+"""The configuration of ``serve --demo``, and the stop of the service with its parent program."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def _status(value: object) -> object:
 
 
 class Fault(Options):
-    """A simulated failure of lookups. Each fault counts its uses, so two faults are never equal.
+    """A simulated failure of lookups. Two faults are never equal, because each has its own count.
 
     A fault applies to lookups with a valid key and a valid format. After the ``delay``, it applies
     one of ``status``, ``proxy_status``, ``reset``, ``cut`` and ``drip``. Without any of these, the
