@@ -130,7 +130,7 @@ class Report(Struct):
 
 
 def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
-    """Return the sum of the reports of workers. It contains the problems of each worker."""
+    """Return the sum of the reports of workers. A problem of one worker is also in the sum."""
     parts: dict[str, list[PartReport]] = {}
     for name, part in chain.from_iterable(each.parts.items() for each in reports):
         parts.setdefault(name, []).append(part)
