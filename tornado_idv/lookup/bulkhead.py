@@ -3,8 +3,8 @@
 It is like `asyncio.Semaphore`, but with deadlines. A free permit is taken without a coroutine.
 
 The queue is first come, first served. If the oldest waiter has used half of its time, the newest
-waiter comes first ("adaptive LIFO"). In order of arrival, all waiters would then get their permits
-late, and most of them too late. The older waiters stay in the queue: the load may decrease.
+waiter comes first ("adaptive LIFO"), because in order of arrival, all waiters would get their
+permits late or too late. Older waiters stay in the queue, because the load may decrease.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from math import inf
 from tornado_idv.lookup.deadlines import DeadlineQueue
 
 MAX_WAITING = 10_000
-"""Maximum number of waiters, to limit memory. ``server.max_connections`` is usually lower."""
+"""Maximum number of waiters, to limit memory. It exceeds the default ``server.max_connections``."""
 _Permit = asyncio.Future[bool]
 
 
@@ -27,7 +27,7 @@ class Bulkhead:
         self._limit = limit
         self._free = limit
         self._queue: deque[tuple[float, _Permit]] = deque()
-        """Waiters, the oldest first. The float is the clock time when half of the wait is over."""
+        """Waiters, the oldest first, each with the loop's time when half of its wait is over."""
         self._deadlines = DeadlineQueue(_refuse)
 
     @property

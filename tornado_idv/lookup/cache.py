@@ -29,7 +29,7 @@ _Fraction = Annotated[float, Field(ge=0, le=1)]
 _LRU_TOUCH_INTERVAL = 10.0
 """Minimum seconds between two updates of an entry's LRU position by hits."""
 _OF_ABSENCES = Epoch()
-"""The epoch of all "not found" answers. It never expires: each purge removes these answers."""
+"""The epoch of "not found" answers. It never expires, because each purge removes them all."""
 
 
 CacheState = Literal["found", "not_found", "stale", "failure", "absent"]
@@ -62,7 +62,7 @@ class CacheLimits(Options):
     """The time after a failed lookup in which the same query gets 503 without a new lookup."""
 
     def of_answers(self) -> dict[str, object]:
-        """Return the settings that affect answers. Defaults and features' settings are left out."""
+        """Return the core's settings that affect answers, without those with the default value."""
         return self.model_dump(include=set(CacheLimits.model_fields), exclude_defaults=True)
 
 
@@ -90,12 +90,9 @@ class AnswerCache:
         self.on_late_hit: Callable[[Query], object] = lambda _: None
         """A callback for a hit on an entry due for a refresh. It gets the query, once per entry."""
         self.on_purge: Callable[[], object] = lambda: None
-        """A callback after each purge, and after some answers to `persisted` queries."""
+        """A callback after each purge, and if a `persisted` user is no longer found or storable."""
         self.persisted: Sequence[Container[str]] = ()
-        """The texts of the queries for the users in a snapshot, one container per snapshot file.
-
-        If the answer to such a query is "not found" or unstorable, `on_purge` is called, too.
-        """
+        """For each snapshot file, the texts of the queries that find its users."""
         self.purges = 0
         """The number of purges so far."""
 
@@ -105,7 +102,7 @@ class AnswerCache:
         return {"found": len(self._found), "negative": len(self._negative)}
 
     def get(self, query: Query) -> Answer | None:
-        """Return the fresh cached answer or ``None``. This takes no I/O, no waiting and no task."""
+        """Return the fresh cached answer or ``None``, without I/O, waiting or a task."""
         text = query.text
         entry = self._found.find(text) or self._negative.find(text)
         if entry is None or entry.epoch.expired:
@@ -146,7 +143,7 @@ class AnswerCache:
         return min(ttl, limits.degraded_ttl) if answer.degraded else ttl
 
     def keep_stale(self, query: Query, answer: Answer, seconds: float) -> None:
-        """Store a found answer for `get_stale` only. An existing entry that lasts longer stays."""
+        """Store a found answer for `get_stale` only, unless the present entry lasts longer."""
         before, now = self._found.find(query.text), self.timer()
         if before is None or before.epoch.expired or before.stale_until < now + seconds:
             epoch = self._epochs[answer.backend]
@@ -165,10 +162,11 @@ class AnswerCache:
     def take_found_answers(
         self, other: AnswerCache, backends: Collection[str], running: Iterable[Query]
     ) -> None:
-        """Move the found answers of these backends here from a cache with the same ``max_entries``.
+        """Move the found answers of ``backends`` from the ``other`` cache to this cache.
 
-        The ``other`` cache keeps copies for its ``running`` lookups, to serve after a failure. The
-        time of the call does not depend on the number of entries.
+        Both caches must have the same ``max_entries``. If a ``running`` lookup of the other cache
+        fails, it needs a stale answer, so the other cache keeps copies of the answers to these
+        queries. The time of the call does not depend on the number of entries.
         """
         kept, of_kept = Entries(other.limits.max_entries, other.counters), Epoch()
         for query in running:
@@ -227,10 +225,10 @@ class AnswerCache:
         entries.put(text, Entry(answer, epoch, fresh_until, refresh_at, stale_until, now))
 
     def apply(self, purge: Purge) -> None:
-        """Remove the answers that a purge names, and every "not found" answer and failure.
+        """Remove the found answers that a purge covers, all "not found" answers and all failures.
 
-        The caller must not store the result of a lookup that began before the purge. It may come
-        from the purged data.
+        The caller must not store the result of a lookup that began before the purge, because this
+        result may be outdated.
         """
         self.purges += 1
         for query in purge.queries:

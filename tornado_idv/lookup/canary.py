@@ -1,6 +1,6 @@
-"""Canaries: users who must be found before "not known here" of their backend is trusted.
+"""Canaries: users that a backend must find before its "not known here" is trusted.
 
-A source may lose its users, or the right to read them. It then seems to work, and finds no user.
+A source that loses its users, or the right to read them, may report no error, and find no user.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tornado_idv.model import Answer, ByCard, ByNickname, Query
 
 _log = logging.getLogger(__name__)
 _CHECK_INTERVAL = 30.0
-"""Seconds between two lookups of the canaries while no other lookup needs them."""
+"""Seconds from the start of the last lookup of the canaries to the next one by `Canary.check`."""
 _Outcome = LookupFailed | Collection[str | None]
 """The result of a lookup of all canaries: the servers that found them, or the failure."""
 KINDS: Mapping[type[Query], str] = {ByNickname: "nickname", ByCard: "card_number"}
@@ -54,7 +54,7 @@ def absent_canaries_of(options: BackendOptions) -> dict[str, Query]:
 
 
 async def keep_checking(canaries: Callable[[], Iterable[Canary]]) -> None:
-    """Run a loop that looks canaries up without traffic, too."""
+    """Check the canaries in a loop, so that a problem is noticed even without requests."""
     while True:
         for each in canaries():
             each.check()
@@ -65,8 +65,8 @@ class Canary:
     """The canaries of one backend for one ``kind`` of query. All of them must be found.
 
     The ``absent`` users must not be found; they are the same for each kind. ``look_up`` takes a
-    query and a deadline. ``timer`` returns seconds. At most one lookup of the canaries runs at a
-    time, in ``task``. Lookups that need a confirmation share its result, or that of the next one.
+    query and a deadline. ``timer`` returns seconds. ``task`` looks the canaries up, for all
+    callers of `confirm` at once. Callers that come too late for this result share the next one.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Canary:
         self._plans = {f"@{each.nickname}": each.plan for each in with_plan}
         self._plans |= {each.card_number or "": each.plan for each in with_plan}
         self.judges_found = any(each.plan or each.absent for each in options.canaries)
-        """Whether the canaries must confirm "found", too."""
+        """Whether "found" must be confirmed, too. "Not found" must always be confirmed."""
         self._success = ", ".join(self.queries) + (" confirmed" if self.judges_found else " found")
         self._max_age = min(each.max_age for each in options.canaries)
         self._look_up = look_up
@@ -119,11 +119,11 @@ class Canary:
         return f"{self._success} {self._timer() - found_at:.1f} s ago"
 
     def is_fresh(self, ended: float, began: float = inf, server: str | None = None) -> bool:
-        """Return whether the canaries were confirmed for a lookup with this start, end and server.
+        """Return whether the canaries confirm a lookup on ``server`` from ``began`` to ``ended``.
 
-        The confirmation must be by the same server. It must have ended before the lookup began,
-        because the source may have been empty until then. It must have begun at most ``max_age``
-        before the lookup ended.
+        The same server must have found the canaries before ``began``, because the source may have
+        been empty before the canaries were found. That lookup of the canaries must have begun at
+        most ``max_age`` before ``ended``.
         """
         found_at, found_by = self._found.get(server, (-inf, inf))
         return found_by <= began and self._covers(found_at, ended)
@@ -131,7 +131,7 @@ class Canary:
     async def confirm(
         self, ended: float, deadline: float, server: str | None = None
     ) -> Collection[str | None]:
-        """Return the servers that found the canaries. If needed, look the canaries up.
+        """Return the servers that found the canaries. Unless `is_fresh`, look the canaries up.
 
         ``ended`` and ``server`` are the end and the server of the lookup to confirm. ``deadline``
         is a time of the running loop's clock. Raises `Unavailable`.

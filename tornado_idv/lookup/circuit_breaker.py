@@ -17,7 +17,7 @@ from tornado_idv.interfaces.backend import BreakerOptions
 
 _JITTER = 0.2  # processes whose circuits opened together probe at different times
 BreakerState = Literal["closed", "half_open", "open"]
-"""The calls that are let through: ``closed`` all, ``half_open`` one probe, ``open`` none."""
+"""``closed`` lets all calls through, ``half_open`` one call as a probe, and ``open`` no call."""
 
 
 class Permit(Enum):

@@ -47,8 +47,8 @@ class Directory:
     ``manager`` has the hooks of plugins. ``encode`` returns the response body for a user; ``None``
     means "not found". ``accepts`` returns whether a response can contain a user. ``timeout`` limits
     a lookup, in seconds. ``on_backend_result`` is called after every call of a backend. This
-    directory will `replace` the ``previous`` one: a backend of both keeps its circuit breaker and
-    its running calls. A lookup passes the ``layers`` in order, then the backends.
+    directory will `replace` the ``previous`` one. A backend that is in both directories keeps its
+    circuit breaker and its bulkhead. A lookup passes the ``layers`` in order, then the backends.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Directory:
         self.canaries = [canary for each in self.guards for canary in each.canaries.values()]
         most = min((each.backend.options.max_concurrent for each in self.guards), default=1)
         self.batch_slots = Bulkhead(max(1, most // 2))
-        """Limits concurrent lookups of batches. Each backend keeps slots for single lookups."""
+        """Limits concurrent lookups of batches to half of the largest ``max_concurrent``."""
         self.batch_turn = asyncio.Lock()
         """A batch holds this lock at the start of a lookup, until other loop events are handled."""
         self._chain = chain = Chain(manager, self.guards, cache, encode, timeout)
@@ -162,9 +162,9 @@ class Directory:
             each.follow()
 
     def _purge_from(self, changed: str, *queries: Query) -> None:
-        """Purge the answers of the ``changed`` backend, and of later ones: it may pre-empt them.
+        """Purge answers of the ``changed`` backend and of later ones, because it has precedence.
 
-        With ``queries``, purge only the answers for these users, but of all backends.
+        With ``queries``, purge only the answers for these users, but from all backends.
         """
         names = [guard.name for guard in self.guards]
         later = () if queries else names[names.index(changed) :]

@@ -13,7 +13,7 @@ from tornado_idv.model import Answer
 
 
 class Epoch(Struct, eq=False, gc=False):
-    """The time between two purges of a backend. If ``expired``, all its entries are invalid."""
+    """The time between two purges of a backend. If ``expired``, entries of it are invalid."""
 
     expired: bool = False
 
@@ -40,10 +40,9 @@ class Entries(Table[Entry]):
     def __init__(self, size: int, counters: Counters) -> None:
         super().__init__(size, counters)
         self._same_user: list[dict[str, str | set[str]]] = [{} for _ in self._parts]
-        """For each nickname and card number, the other texts with an entry of the same user.
+        """For the text of each query, the texts of other queries with an entry of the same user.
 
-        So a purge by one text also drops the entries of the others. A single text is not in a set:
-        100,000 sets would take 20 MB.
+        `drop_user` reads them. A single text has no set, because 100,000 sets would take 20 MB.
         """
         self._unswept = 0
 

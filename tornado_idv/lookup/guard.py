@@ -54,9 +54,9 @@ _EXCLUDED = Answer(None)
 CallResult = Literal[
     "found", "not_found", "unavailable", "broken", "rejected", "cancelled", "verified"
 ]
-"""The result of a call. ``rejected``: the guard did not call the backend.
+"""The result of a call. ``rejected`` means that the guard did not call the backend.
 
-``verified`` is reported without a call: the backend has made sure that lookups succeed."""
+``verified`` means that there was no call, but the backend made sure that lookups succeed."""
 
 
 class NotCalled(Unavailable):
@@ -189,9 +189,10 @@ class Guard:
     async def _trusted(
         self, query: Query, answer: Answer | None, started: float, deadline: float
     ) -> Answer | None:
-        """Return the answer after its server has confirmed the canaries. Raises `Unavailable`.
+        """Return an answer from a server that has found the canaries. Raises `Unavailable`.
 
-        The caller must not hold a permit of the bulkhead, because the canaries need one.
+        If the canaries were found only after ``answer``, look the user up again. The caller must
+        not hold a permit of the bulkhead, because the lookup of the canaries needs a permit.
         """
         canary = self.canaries.get(type(query))
         if canary is None or (answer is not None and answer.found and not canary.judges_found):

@@ -19,10 +19,10 @@ from tornado_idv.lookup.deadlines import DeadlineQueue
 from tornado_idv.model import Answer, Query
 
 _MAX_REFRESHES = 4
-"""Maximum concurrent refreshes. Most calls of a backend stay available to lookups of clients."""
+"""Maximum concurrent refreshes. The number is small, to leave permits for lookups of clients."""
 _MAX_WAITING_REFRESHES = 1000
 LookUp = Callable[[Query, float], Coroutine[Any, Any, Answer]]
-"""Takes a query and a minimum TTL in seconds. Returns an answer, or raises `LookupFailed`."""
+"""Takes a query, and the minimum TTL in seconds of a shared answer. Raises `LookupFailed`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,9 +42,9 @@ class _Call:
 class SingleFlight:
     """Starts lookups, and shares each of them between concurrent callers with the same query.
 
-    The outcome of a lookup is cached before its callers get it. A lookup of ``timeout`` seconds
-    fails as `Unavailable`. In place of a failure, callers get a stale answer from the cache, where
-    possible. ``on_outcome`` is called once per lookup, after its callers have their answers.
+    The outcome of a lookup is cached before its callers get it. After ``timeout`` seconds, a lookup
+    fails as `Unavailable`. If the cache has a stale answer, callers get this answer in place of a
+    failure. ``on_outcome`` is called once per lookup, after its callers have their answers.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class SingleFlight:
             task.add_done_callback(self._refreshes.discard)
 
     async def refresh(self, query: Query) -> None:
-        """Renew a cached answer, unless its lookup is already running. Wait until the timeout."""
+        """Renew a cached answer, and wait for the end. If its lookup already runs, do nothing."""
         async with self._refresh_slots:
             if self._find(query) is None:
                 limits = self._cache.limits

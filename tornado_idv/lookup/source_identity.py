@@ -10,10 +10,11 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 
 def identity_of(*parts: object) -> bytes:
-    """Return a digest of options. A changed `Password` does not change the digest.
+    """Return a digest of options, to detect changes. It omits each `Password`.
 
-    Other secrets may select the data of a source, so they change the digest. New options of later
-    versions do not change it. Store the digest only as `sealed`.
+    Any other secret, such as a URL, is part of the digest. Guesses of the secret could be checked
+    against the digest, so store only the result of `sealed`. While an option has its default
+    value, it does not affect the digest.
     """
     return hashlib.sha256(json.dumps(parts, default=_plain).encode()).digest()
 

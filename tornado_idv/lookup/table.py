@@ -27,9 +27,9 @@ _STEP = 0.001
 class Table(Generic[Value]):
     """At most ``size`` values by text, in many small LRU caches.
 
-    In a full table, a new value evicts the least recently used value of its cache. ``counters``
-    count these evictions. Expired values also stay until then: `TLRUCache` of cachetools drops all
-    of them in one step (112 ms for 100,000).
+    In a full table, a new value evicts the least recently used value of the same small cache.
+    ``counters`` count these evictions. Values do not expire, because `TLRUCache` of cachetools
+    would drop all expired values in one step (112 ms for 100,000).
     """
 
     def __init__(self, size: int, counters: Counters) -> None:
