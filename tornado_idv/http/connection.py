@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._start_next()
 
     def eof_received(self) -> bool:
-        """Serve the requests received before EOF. Under TLS, EOF ends both directions."""
+        """Serve the requests received before EOF. A TLS connection closes at EOF."""
         self._eof = True
         half_open = self._peer.protocol == "http"
         self._start_next()
@@ -160,9 +160,9 @@ class Connection(asyncio.Protocol, ResponseSink):
     # Called by the connection table.
 
     def on_timeout(self) -> None:
-        """Close the connection: the client was too slow to send or to read.
+        """Close the connection of a client that was too slow to send or to read.
 
-        A queued request is started first. For an incomplete request, the client gets 408.
+        If a complete request is queued, start it instead. For an incomplete request, send 408.
         """
         if self.state is CLOSING or self._blocked:
             self._transport.abort()
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol, ResponseSink):
     def drain(self) -> None:
         """Close after the current request. Close an idle connection immediately.
 
-        A client without a response so far gets `_LINGER_TIMEOUT` to send its first request.
+        An idle connection without a response so far gets `_LINGER_TIMEOUT` for its first request.
         """
         self._draining = True
         self._match = None  # responses of the fast path leave the connection open
@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol, ResponseSink):
     def _start_next(self) -> None:
         """Queue the next request, or serve an authenticated client by the fast path.
 
-        A request with an incomplete head is not queued, because the check of its head is cheap.
+        If the head is incomplete, call `resume` immediately, because a check of the head is cheap.
         """
         if not self._parser.has_head:
             self.resume()

@@ -59,8 +59,8 @@ class HttpLimits:
 
     ``keep_alive_timeout`` is the maximum time between two requests, by default ``idle_timeout``.
     With ``replace_idle``, a new connection above ``max_connections`` replaces the oldest connection
-    without a complete request. If every connection has a request, the new one is rejected.
-    ``warning`` is the log message when ``max_connections`` is reached.
+    without a complete request. If every connection has a request, or without ``replace_idle``, the
+    new connection is rejected. ``warning`` is the log message when the maximum is reached.
     """
 
     max_body: int = 16 * 1024
@@ -85,12 +85,12 @@ _log = logging.getLogger(__name__)
 _MAX_REJECTED = 64
 """Maximum number of rejected connections that stay open until their clients close them."""
 _SWEEP_INTERVAL = 0.1
-"""Seconds between checks of all deadlines. This is cheaper than a timer per connection."""
+"""Seconds between checks of all deadlines. Such checks cost less than a timer per connection."""
 _EXPIRE_BATCH = 2
-"""Connections closed per sweep step. Many clients may time out together, and to close a connection
-costs as much as several responses, so the number is small."""
+"""Maximum connections closed by one call of `_sweep`. The number is small, because many clients may
+time out together, and to close a connection costs as much as several responses."""
 _EXPIRE_PAUSE = 0.001
-"""Seconds between sweep steps. This also spreads the reconnections of disconnected clients."""
+"""Seconds to the next `_sweep` while expired connections are left, to spread reconnections."""
 
 
 class TimedConnection(Protocol):
@@ -123,7 +123,7 @@ class ConnectionTable:
         self._empty = asyncio.Event()
         self._empty.set()
         self.draining = False
-        """Whether the server is draining. A connection accepted earlier may still register."""
+        """True after a call of `drain`. Connections accepted before the call may still register."""
         self._expired: list[TimedConnection] = []
         self._timer = loop.call_later(_SWEEP_INTERVAL, self._sweep)
 
@@ -156,7 +156,7 @@ class ConnectionTable:
 
     @property
     def overloaded(self) -> bool:
-        """Return whether rejected connections must be closed without waiting for their clients."""
+        """Return whether to close a rejected connection immediately, before its client does."""
         return self._limits.replace_idle or len(self._rejected) > _MAX_REJECTED
 
     def unregister(self, connection: TimedConnection) -> None:

@@ -24,8 +24,8 @@ _SPELLING = {
     "Ratelimit": "RateLimit",
     "Ratelimit-Policy": "RateLimit-Policy",
 }
-"""The spelling of header names in responses, by their spelling in Tornado's `HTTPHeaders`. Tornado
-changes upper and lower case, but clients need the spelling of the first version."""
+"""Header names as Tornado's `HTTPHeaders` spells them, with their spelling in responses. Tornado
+changes upper and lower case, but clients may depend on the spelling of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,17 @@
 A thousand clients may pipeline, or send batches or invalid requests. Without a limit, an iteration
 would then handle a thousand requests, and a new client would wait for several iterations. So the
 queue of authenticated clients starts requests for `AUTHENTICATED_BUDGET` seconds per iteration, and
-the rest in later iterations. It holds pipelined requests, and requests outside of the fast path.
+the rest in later iterations. This queue holds pipelined requests, and those not on the fast path.
 
 The queue of connections without a valid key starts one request per iteration, and one more for each
-millisecond of the iteration. A rejected request takes about 0.2 ms. Most of this time is spent in a
-later iteration, so the queue cannot measure it. With this rate, a flood of invalid keys takes a
-fraction of the time of a busy service, and long iterations do not starve new clients.
+millisecond that the iteration has taken. A rejected request takes about 0.2 ms, but mostly in a
+later iteration, so the queue cannot measure this time. At this rate, a flood of invalid keys takes
+only a fraction of the time of a busy service, and new clients do not starve in long iterations.
 
-This queue has two classes, served alternately. A *new* connection has no response yet. A *rejected*
-connection had no valid key in its last request. A connection waits for the earlier connections of
-its class, and for as many of the other class. So any number of rejected connections delays a new
-connection by one request, and new connections do not starve rejected connections.
+The connections without a valid key form two classes, served alternately. A *new* connection has no
+response yet. A *rejected* connection had no valid key in its last request. A connection waits for
+the earlier connections of its class, and for as many of the other class. So any number of rejected
+connections delays a new connection by one request, and rejected connections do not starve either.
 
 There is one gap. Clients that open a new connection for every guess are all in the class *new*. The
 next new client waits for all of them, at most ``server.max_connections``. Clients that share
@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 AUTHENTICATED_BUDGET = 0.001
 UNAUTHENTICATED_RATE = 1000
 _MAX_ELAPSED = 0.05
-"""Maximum seconds counted for an iteration. A suspended process looks like a long iteration."""
+"""Maximum seconds counted per iteration, because a suspended process looks like a long one."""
 
 
 Resume = Callable[[], object]
@@ -42,9 +42,9 @@ _Waiters = OrderedDict[Resume, None]
 class FairQueue:
     """Resumes waiting connections in each loop iteration, by order of arrival within each class.
 
-    Each iteration resumes at least one waiter, and none twice. It continues until ``budget``
-    seconds have passed, and until it has resumed ``rate`` waiters for each second since the queue
-    was scheduled. ``timer`` returns seconds.
+    Each iteration resumes at least one waiter, and none twice. Then it resumes waiters until it has
+    taken ``budget`` seconds, and until it has resumed ``rate`` waiters for each second that the
+    queue waited for this iteration. ``timer`` returns seconds.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class FairQueue:
         self._scheduled_at = 0.0
 
     def enqueue(self, resume: Resume, *, rejected: bool = False) -> None:
-        """Call ``resume`` once, after the present waiters of its class.
+        """Call ``resume`` once, after all waiters that are now in its class.
 
-        If ``resume`` is already waiting, it keeps its position. Its class must not change then.
+        A waiting ``resume`` keeps its position. Its ``rejected`` must be the same as before.
         """
         self._classes[rejected].setdefault(resume)
         if not self._scheduled:
@@ -100,7 +100,7 @@ class FairQueue:
                 self._schedule()
 
     def _turns(self) -> Iterator[_Waiters]:
-        """Yield the classes alternately, once for each present waiter."""
+        """Yield the two classes alternately, each as often as it has waiters at the start."""
         left = [len(waiters) for waiters in self._classes]
         while any(left):
             self._turn = 1 - self._turn

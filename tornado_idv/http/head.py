@@ -95,7 +95,7 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
 
 
 class _Headers(HTTPHeaders):
-    """Header fields from llhttp. New names skip the second validation in `HTTPHeaders.add`."""
+    """Header fields, validated by llhttp. `HTTPHeaders.add` validates only repeated names again."""
 
     def on_header(self, field: bytes, value: bytes) -> None:
         name, text = field.decode("ascii"), value.rstrip(b" \t").decode("latin-1")

@@ -16,28 +16,28 @@ from tornado_idv.http.serving import ServerContext, Serving
 from tornado_idv.http.tls_acceptor import TlsAcceptor
 
 _BACKLOG = 4096
-"""Maximum number of connections waiting to be accepted, as in the systemd socket unit."""
+"""Maximum number of connections of a listening socket that wait to be accepted."""
 _ACCEPTS_PER_ITERATION = 8
 """Listeners per socket, each on a duplicate of the descriptor. uvloop accepts one connection per
 listener and event-loop iteration. With a single listener under load, new clients would wait in the
 backlog for seconds. A duplicate costs microseconds."""
 _SEND_BUFFER = 64 * 1024
-"""Size of the kernel's send buffer per connection. The default is megabytes: a client that never
-reads would fill it with ten thousand responses."""
+"""Size of the kernel's send buffer per connection. The default is megabytes, so a client that never
+reads would fill the buffer with ten thousand responses."""
 _RECEIVE_BUFFER = 16 * 1024
 """Minimum size of the kernel's receive buffer per connection; a larger ``max_body`` raises it. One
-read returns up to 1.5 times this size (Linux 6), so a client can exceed a limit by this much."""
+read returns up to 1.5 times this size (Linux 6). The server checks limits only after a read."""
 _MAX_HANDSHAKES = 1000
 """Maximum number of TLS handshakes in progress."""
 _HANDSHAKE_TIMEOUT = 3.0
 _HANDSHAKES_ABOVE_LIMIT = 16
-"""Handshakes allowed above ``max_connections``. A 503 over TLS needs a complete handshake."""
+"""Handshakes allowed above ``max_connections``, because TLS clients get 503 after a handshake."""
 
 
 class HttpServer:
     """Serves an application within limits until `drain` or `close` is called.
 
-    ``timer`` returns seconds. It measures the duration of queued requests.
+    ``timer`` returns seconds for the fair queues.
     """
 
     def __init__(self, serving: Serving, *, timer: Callable[[], float] = time.perf_counter) -> None:

@@ -80,10 +80,10 @@ class ServerContext:
     loop: AbstractEventLoop
     connections: ConnectionTable
     authenticated: FairQueue
-    """The queue of authenticated clients, for requests pipelined or outside of the fast path."""
+    """The queue of authenticated clients: pipelined requests, and those not on the fast path."""
     unauthenticated: FairQueue
     written: Future[None]
-    """A completed future for all writes: Tornado's handlers do not wait for the client to read."""
+    """The completed future that each write returns, so no handler waits for the client to read."""
 
     def leave_queues(self, resume: Resume) -> None:
         """Remove a connection from both queues."""

@@ -18,11 +18,11 @@ from functools import partial
 _log = logging.getLogger(__name__)
 
 _ACCEPT_BATCH = 8
-"""Maximum number of connections accepted per iteration: a burst must not delay other traffic."""
+"""Maximum connections accepted per iteration, because a burst must not delay other traffic."""
 _RETRY_AFTER = 1.0
 """Seconds from a failed `accept`, such as without free descriptors, to the next attempt."""
 _READ_BUFFER = 16 * 1024
-"""Maximum bytes read from a client while reading is paused. The default of asyncio is 256 KiB."""
+"""Maximum bytes that TLS buffers while a connection does not read. asyncio's default is 256 KiB."""
 
 
 class TlsAcceptor:
@@ -30,8 +30,8 @@ class TlsAcceptor:
 
     ``connect`` creates the protocol of a connection after its handshake. ``has_room`` takes the
     number of pending handshakes, and returns whether another handshake is allowed. If not, the
-    oldest one is aborted, because a regular client needs only milliseconds. A handshake is also
-    aborted after ``timeout`` seconds.
+    oldest handshake is aborted, because a regular client needs only milliseconds. A handshake is
+    also aborted after ``timeout`` seconds.
     """
 
     def __init__(

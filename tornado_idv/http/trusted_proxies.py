@@ -36,8 +36,8 @@ class TrustedProxies:
     """The set of trusted proxies. Their ``X-Forwarded-For`` entries are trusted.
 
     ``networks`` are addresses, or networks like ``10.0.0.0/8``. An IPv4-mapped IPv6 address counts
-    as the IPv4 address. `UNIX` trusts all clients of Unix sockets. In a header, `UNIX` is invalid:
-    it would mean a socket of another machine.
+    as the IPv4 address. `UNIX` trusts all clients of Unix sockets. In a header, `UNIX` is invalid,
+    because it would mean a socket of another machine.
     """
 
     def __init__(self, networks: Iterable[str]) -> None:
