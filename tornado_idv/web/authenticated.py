@@ -18,7 +18,7 @@ from tornado_idv.web.handler import ApiHandler
 from tornado_idv.web.lookups import Operation
 
 _SCOPE_FIELD = 'Www-Authenticate: Bearer error="insufficient_scope", scope="{}"\r\n'
-"""The header line of a response to a key without the scope (RFC 6750, section 3.1)."""
+"""The header line of a 403, with the scope that the key lacks (RFC 6750, section 3.1)."""
 
 
 class AuthenticatedHandler(BearerAuthMixin, ApiHandler):

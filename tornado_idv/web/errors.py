@@ -82,7 +82,7 @@ _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
     LookupFailed: ApiError.UNAVAILABLE,
 }
 BY_STATUS = {error.status: error for error in reversed(ApiError)}
-"""The errors for requests rejected by the HTTP server, by status. 503 is `ApiError.OVERLOADED`."""
+"""By HTTP status, the error for a request that the HTTP server rejects (503: `OVERLOADED`)."""
 
 
 def rate_limited(exceeded: Exceeded) -> ApiException:

@@ -48,7 +48,7 @@ class JsonHandler(RequestHandler):
         return self.get()
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Set the ``Allow`` field of a 405. A subclass sends the error."""
+        """Set the ``Allow`` field of a 405. Subclasses extend this method to send the error."""
         if status_code == ApiError.METHOD.status:
             self.set_header("Allow", ", ".join(self.allowed))
 

@@ -121,9 +121,9 @@ def start_lookup(
 
 
 async def find_past_cache(api: ApiContext, query: Query, limits: KeyLimits | None) -> Result:
-    """Return the result of a lookup that bypasses the cache, for the canary of another instance.
+    """Return the result of a lookup that bypasses the cache. Raises `LookupFailed`.
 
-    It costs the backends as much as a miss, so it is charged as a miss. Raises `LookupFailed`.
+    Such a lookup, for canaries of other instances, is charged as a miss: it costs as much.
     """
     end = (await api.directory.explain(query)).end
     if isinstance(end, LookupFailed):

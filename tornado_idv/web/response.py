@@ -17,7 +17,7 @@ from msgspec import Struct
 CacheResult = Literal["hit", "shared", "miss", "stale", "coalesced"]
 
 FIELDS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-"""Header fields of every response, whether a handler sends it or not."""
+"""Header fields of every response from handlers, the fast path, and for rejected requests."""
 _FIELD_LINES = "".join(f"{name}: {value}\r\n" for name, value in FIELDS.items())
 REQUEST_ID = r"[A-Za-z0-9_.\-]{1,64}"
 """Pattern of an accepted ``X-Request-ID``. Such an id is short, and safe in headers and logs."""
@@ -47,7 +47,7 @@ _process = ""
 
 
 def _begin_process() -> None:
-    """Choose the random prefix of the request ids of this process. Each fork calls it again."""
+    """Choose the random prefix of this process's request ids. A forked process calls it again."""
     global _process  # noqa: PLW0603 - an attribute takes longer, and each response has an id
     _process = f"{secrets.token_hex(6)}-"
 

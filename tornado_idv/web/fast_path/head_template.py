@@ -32,8 +32,8 @@ CARRIED = (
     "traceparent",
     "tracestate",
 )
-"""Header fields whose value is read for each request. All other fields have no effect: any valid
-value matches, for ``Host`` any usual value."""
+"""Header fields whose value is read from each request. A field that is not here or in `SIGNIFICANT`
+has no effect, so a template matches any valid value of it (for ``Host`` any usual value)."""
 _NEVER = (
     *("expect", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"),
     "x-idv-past-cache",
@@ -43,19 +43,19 @@ _NEVER = (
 MAX_HEAD = 16 * 1024
 _MAX_FIELDS = 40
 _MAX_LITERAL = 400
-"""The maximum number of fixed bytes in a template. When compiled, each takes eight bytes (CPython
-3.11). A template with ten header fields takes less than 4 KiB."""
+"""The maximum number of fixed bytes in a template. Each takes eight bytes in the compiled pattern
+(CPython 3.11). A template with ten header fields takes less than 4 KiB."""
 _MAX_TEMPLATES = 1000
 _COMPILING = Limit("templates", Rate(32, 4.0))
 """The rate of compilations for one key: 32 in a burst, then 8 per second. A compilation takes up to
 one millisecond."""
 _MAX_SEEN = 10_000
-"""The maximum number of shapes that are counted, but not learned yet."""
+"""The maximum number of shapes whose heads are counted, because they have no template yet."""
 
 _HEAD_END = b"\r\n\r\n"
 _VALUE = rb"[\t -~\x80-\xff]*+"
 _VALID = rb"[ \t]*+(?:%b[ \t]*+|" + _VALUE + rb")"
-"""Matches any value. If the value does not match the inserted pattern, the groups are ``None``."""
+"""Matches any value. If the pattern inserted for ``%b`` does not match, its groups are ``None``."""
 _ID = _VALID % b"(%b+)" % REQUEST_ID.encode()
 _ANY = re.compile(_VALUE)
 _PATTERNS = {
@@ -79,10 +79,10 @@ _Meaning = TypeVar("_Meaning")
 class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
     """A compiled template. ``start`` is the request line, ``pattern`` matches the header fields.
 
-    The attributes ``token`` to ``tracestate`` are numbers of groups in the pattern, or 0 for an
-    absent header field. ``echoed`` is the group of ``X-IDV-Request-ID``, ``traceparent`` the first
-    of two groups. If an id or a ``traceparent`` is invalid, its groups are ``None``. ``meaning`` is
-    data of the caller.
+    The attributes ``token`` to ``tracestate`` are the numbers of the groups that match the values
+    of header fields, or 0 for an absent field. ``echoed`` is for ``X-IDV-Request-ID``;
+    ``traceparent`` is the first of two groups. For an invalid id or ``traceparent``, the groups are
+    ``None``. ``meaning`` is data of the caller.
     """
 
     start: bytes
@@ -163,7 +163,7 @@ class HeadTemplates(Generic[_Meaning]):
         self._by_shape: OrderedDict[int | None, HeadTemplate[_Meaning]] = OrderedDict()
         """Templates by shape, the least recently found first."""
         self._seen: OrderedDict[int, int] = OrderedDict()
-        """Number of heads by shape, the least recent first, of shapes not learned yet."""
+        """For each shape without a template, the number of its heads. The least recent is first."""
         self._tats: dict[str, float] = {}
         """State of the rate limit: the theoretical arrival time of compilations, by key id."""
 

@@ -37,11 +37,11 @@ from tornado_idv.web.response import ECHOED, Result, build_response, new_request
 
 _MAX_BODY = 1024
 _MAX_BODIES = 20_000
-"""The maximum number of bodies of one operation. A body usually takes 0.4 KiB, at most 1.6 KiB."""
+"""Maximum number of stored bodies per operation. A body usually takes 0.4 KiB, at most 1.6 KiB."""
 
 
 class KnownBody(Struct, frozen=True, gc=False):
-    """A parsed body. ``answer`` takes the ``query``; ``subject`` is the user's name in the log."""
+    """A parsed body. ``answer`` is called with ``query``; ``subject`` names the user in the log."""
 
     query: Any
     subject: str | None = None
@@ -194,7 +194,7 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
 
 
 class PendingResponse(Struct, eq=False):
-    """The future response to a known request, while its lookup runs. Replaces an `Exchange`.
+    """A response that is sent when its lookup ends. Connections use it in place of an `Exchange`.
 
     ``fields`` are the header lines that do not depend on the result.
     """
