@@ -46,9 +46,9 @@ class BreakerOptions(Options):
 class CanaryOptions(Options):
     """A canary: a user who must always be found.
 
-    If this user is missing, "not found" is not trusted: the source may have lost its users, or the
-    right to read them. With ``plan`` or ``absent``, found users are not trusted then, either. These
-    options detect conditions of the source that read hidden or misspelt members.
+    If this user is missing, "not found" is not trusted, because the source may have lost its users,
+    or the right to read them. ``plan`` and ``absent`` also detect a wrong plan, and disabled users
+    who are found. With one of these options, a failed check makes all answers untrusted.
     """
 
     nickname: str | None = None
@@ -62,9 +62,9 @@ class CanaryOptions(Options):
     max_age: Duration = 5.0
     """The maximum age of a canary check that confirms an answer.
 
-    The age is the time from the start of the canary's lookup to the end of the confirmed lookup.
-    With 0s, every lookup to confirm is followed by a lookup of the canary. With several canaries,
-    the shortest time counts."""
+    The age is the time from the start of the canary's lookup to the end of the user's lookup. With
+    0s, the canary is looked up after each lookup of a user that needs a confirmation. If several
+    canaries differ in ``max_age``, the shortest time counts."""
 
     @field_validator("nickname", "card_number", "absent")
     @classmethod
@@ -218,8 +218,8 @@ class Backend(ABC, Generic[OptionsT]):
     def problem(self) -> str | None:
         """The current problem of the source, such as an invalid change or a lost connection.
 
-        A problem makes the service degraded. The text must not contain a value of a user. The
-        property is read like `user_count`.
+        A problem makes the service degraded. The text must not contain a value of a user. Like
+        `user_count`, the property must not block.
         """
         return None
 
@@ -228,8 +228,8 @@ class Backend(ABC, Generic[OptionsT]):
         """An identifier of the current content of the source, equal in all processes.
 
         If the revision differs after a restart, answers from before the restart are dropped. With
-        ``None``, they are kept. The revision must not change before `notify_changed` is called. The
-        property is read like `user_count`.
+        ``None``, they are kept. The revision must not change before `notify_changed` is called.
+        Like `user_count`, the property must not block.
         """
         return None
 
@@ -237,7 +237,7 @@ class Backend(ABC, Generic[OptionsT]):
     def servers(self) -> Collection[tuple[str, str]]:
         """The address and the role, such as ``standby``, of each server that lookups use.
 
-        This is for a source that may fail over. The property is read like `user_count`.
+        This is for a source that may fail over. Like `user_count`, the property must not block.
         """
         return ()
 

@@ -40,5 +40,5 @@ class Feature:
     """A function called before and after ``tornado-idv users import`` changes users. Its argument
     is the `BackendOptions` of their backend. It may refuse the change by `StartError`."""
     announce: str | None = None
-    """A function that returns lines for the operator. Its arguments are a `ServiceInfo` and the
-    `Settings`."""
+    """A function that returns lines to print after the start of the service. Its arguments are the
+    `Settings` and a `ServiceInfo`."""

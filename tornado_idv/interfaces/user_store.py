@@ -14,7 +14,7 @@ from tornado_idv.ignored_signals import ignore_signals
 from tornado_idv.model import User
 
 StoredRow = tuple[object, ...]
-"""The values of a row in the order of the fields, and last the row's key: a number or text."""
+"""The values of the fields of a row, in order, and then the key of the row: a number or text."""
 
 
 class UserTransaction(ABC):
@@ -38,7 +38,7 @@ class UserTransaction(ABC):
 
     @abstractmethod
     def update(self, fields: Sequence[str], rows: Iterable[StoredRow]) -> int:
-        """Set these fields in rows, by key. Other tables may refer to the keys, so they stay."""
+        """Set fields in rows by key. A key stays, because other tables may refer to it."""
 
     @abstractmethod
     def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
@@ -87,5 +87,5 @@ class UserStore(ABC):
     def transaction(self, *, in_place: bool) -> AbstractContextManager[UserTransaction]:
         """Begin a transaction. If the block ends without a commit, the changes are rolled back.
 
-        With ``in_place``, the source itself is changed. Otherwise it may be replaced as a whole.
+        Without ``in_place``, the commit may replace the whole source, such as a file by a copy.
         """
