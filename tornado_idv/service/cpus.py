@@ -18,8 +18,8 @@ _MOUNT = Path("/sys/fs/cgroup")
 def worker_count(workers: int | Literal["auto"]) -> int:
     """Return the number of workers for the setting ``server.workers``.
 
-    Raises `SettingError` for several workers on a system other than Linux: only Linux distributes
-    connections over the sockets of several processes.
+    Raises `SettingError` for several workers on a system other than Linux, because only Linux
+    distributes connections over the sockets of several processes.
     """
     if sys.platform == "linux":
         return usable_cpus() if workers == "auto" else workers
@@ -41,7 +41,7 @@ def usable_cpus(cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:
 def _quotas(cgroups: Path, mount: Path) -> Iterator[float]:
     """Yield the limits of a cgroup and of its parents, in CPUs.
 
-    In a container, the cgroup may have its path on the host. Then only ``mount`` exists here.
+    In a container, ``cgroups`` may name a path on the host. Only its parent ``mount`` exists then.
     """
     path = _read(cgroups).rpartition("0::")[2].partition("\n")[0]  # version 2
     folder = mount / path.lstrip("/")

@@ -214,7 +214,7 @@ def of_users(settings: Settings) -> tuple[object, ...]:
 
 
 def _with_same_answers(before: Settings, after: Settings) -> list[str]:
-    """Return the names of backends before the first changed one: their found users stay valid."""
+    """Return the names of the backends before the first changed one. Their users stay cached."""
     # These settings do not affect found users.
     others = dict.fromkeys(("negative_ttl", "max_negative_entries", "failure_memo"))
     limits = [each.cache.of_answers() | others for each in (before, after)]

@@ -28,8 +28,8 @@ from tornado_idv.service.part import Prepared
 _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25
 _LATE = 0.75
-"""Seconds: if a read of the store takes longer, unknown keys are undetermined. So a new key is
-accepted, or at least not called invalid, one second after its issue: polls are 0.25 s apart."""
+"""Seconds of a read of the store after which unknown keys are undetermined. Reads are 0.25 s apart,
+so a key that was issued more than one second ago is not rejected as invalid."""
 _WRITE_INTERVAL = 60.0
 """Seconds between two writes of the keys' last use to the store."""
 _STOP_TIMEOUT = 2.0
@@ -37,7 +37,7 @@ _STOP_TIMEOUT = 2.0
 
 
 class Keys:
-    """All keys of the service are in ``ring``. ``store`` follows the key store, or is ``None``."""
+    """Keeps all keys of the service in ``ring``. ``store`` reads the key store, if there is one."""
 
     def __init__(self, kinds: Kinds) -> None:
         self.ring = KeyRing([])
@@ -144,7 +144,7 @@ class Keys:
             self.ring.is_complete = store.error is None
 
     def _last_used(self) -> dict[str, float]:
-        """Return the last use of stored keys by id, without ids that are also configured."""
+        """Return the times of last use by key id, for the store. Configured keys are omitted."""
         configured = {key.id for key in self._configured}
         times = self.ring.last_used.items()
         return {key_id: used for key_id, used in times if key_id not in configured}
@@ -152,7 +152,7 @@ class Keys:
     def _merge(
         self, store: StoreFollower, configured: Sequence[ApiKey], stored: Sequence[ApiKey]
     ) -> tuple[dict[bytes, ApiKey], list[SettingError]]:
-        """Return the map of all keys, and conflicts. A thread calls this: stores may be large."""
+        """Return all keys by digest, and errors for keys in both lists. Runs in a thread."""
         conflicts = key_conflicts(configured, stored, store.location.name)
         return self.ring.merged(stored, configured), list(conflicts)
 

@@ -49,21 +49,21 @@ class Part:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Hold resources open from before the first directory until after the last one."""
+        """Hold resources open, from before the first `Directory` opens until the last is closed."""
         yield
 
     def log_before(self, log: RequestLog | None) -> RequestLog | None:
-        """Return a log of requests that passes them on to ``log``. By default it is ``log``."""
+        """Return a request log that passes its requests on to ``log``. The default is ``log``."""
         return log
 
     async def layer(self, settings: Settings, cache: AnswerCache) -> Layer | None:  # noqa: ARG002
-        """Return the part's layer between this cache and the backends, or ``None``."""
+        """Return the part's layer between ``cache`` and the backends, or ``None`` for no layer."""
         return None
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:  # noqa: ARG002
-        """Prepare a change to these settings and their ``directory``.
+        """Prepare a change to these settings. Raises `StartError`.
 
-        The directory may be the current one. Raises `StartError`.
+        The change will use ``directory``, a new one or the current one.
         """
         return Prepared(lambda: None)
 

@@ -74,7 +74,7 @@ class Watch:
     def poll(self) -> bool:
         """Return whether a file has changed, so that the configuration must be read again.
 
-        A change counts when it is the same in two polls: before that, a file may be incomplete.
+        A change counts only if two polls find the same state, because a file may be incomplete.
         """
         read = {**self._read, **self._named}
         before, self._seen = self._seen, {each: FileSignature.find(each) for each in read}
@@ -126,7 +126,7 @@ class Reloader:
         return task.result()
 
     async def watch(self, files: SocketFiles, is_enabled: Callable[[], bool]) -> None:
-        """Check the socket files until the stop. While enabled, reload after changes of files."""
+        """Check the socket ``files`` until `stop`. While ``is_enabled()``, also call `poll`."""
         while True:
             await asyncio.sleep(_WATCH_INTERVAL)
             if not self._stopped:  # after the stop, a new service may replace them
@@ -209,8 +209,8 @@ def applicable(
 ) -> tuple[ModelT, tuple[str, ...]]:
     """Return the settings as a reload applies them, and the names of changes that need a restart.
 
-    Settings that need a restart keep their values in ``in_force``. A new certificate is applied.
-    To turn TLS on or off needs a restart.
+    Settings that need a restart keep their values from ``in_force``. A new certificate is applied,
+    but to turn TLS on or off needs a restart.
     """
     values: dict[str, object] = {}
     names: list[str] = []
@@ -231,8 +231,8 @@ def applicable(
 class Configuration:
     """The configuration of a process: a file with its settings, the plugins, and the rate limits.
 
-    All processes share the rate limits. ``generation`` increases with each reload: processes with
-    the same number have the same configuration.
+    All processes share the rate limits. ``generation`` increases with each reload, so processes
+    with the same number have the same configuration.
     """
 
     file: ConfigFile

@@ -84,8 +84,8 @@ class Signals:
     """Handles SIGTERM, SIGINT and SIGHUP, from creation until the loop is closed.
 
     The first SIGTERM or SIGINT sets ``stop``. Before the call of `ready` it also cancels ``task``.
-    The second calls ``abort`` with its number, even during the start or the drain: it must not
-    depend on anything that may hang. SIGHUP is handled after the call of `ready`.
+    The second signal calls ``abort`` with its number, even during the start or the drain. ``abort``
+    must not wait for anything that may hang. SIGHUP is handled after the call of `ready`.
     """
 
     def __init__(self, task: asyncio.Task[Any] | None, abort: Callable[[int], object]) -> None:
@@ -123,7 +123,7 @@ def tune_gc() -> None:
 
 
 def skip_last_collection() -> None:
-    """Disable the garbage collection at exit: with 300,000 users it takes 2 s."""
+    """Disable the garbage collection at exit, because with 300,000 users it takes 2 s."""
     gc.freeze()
 
 

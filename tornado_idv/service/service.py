@@ -50,7 +50,7 @@ _MIN_DRAIN = 0.1
 _PARTS: list[Callable[[Running], Part | None]]
 _PARTS = [resolve_name(each.part) for each in FEATURES if each.part]
 _COLLECT_AFTER = 10.0
-"""Seconds from a reload to a garbage collection: requests of the old configuration end first."""
+"""Seconds from a reload to a garbage collection, to let requests of the old configuration end."""
 
 
 @dataclass
@@ -279,8 +279,8 @@ async def public_listener(
 ) -> AsyncIterator[Service]:
     """Run a service without an admin listener; raises as `service_of_one_process`.
 
-    ``sockets`` are those of one worker, entered after everything else is open. ``common`` are the
-    rate limits that several processes share.
+    ``sockets`` yields the sockets of one worker. It is entered last, so no client connects before
+    everything is open. ``common`` are the rate limits that several processes share.
     """
     counters = Counters()
     running = Running(settings, manager, counters)

@@ -65,8 +65,8 @@ def public_sockets(
 def bind(advice: str, address: Address, *, reuse_port: bool = False) -> list[socket.socket]:
     """Bind an address and return its listening sockets. A `StartError` ends with ``advice``.
 
-    With ``reuse_port``, more sockets may be bound to the same address. All local users with access
-    to the folder of a Unix socket may connect, as to a port: clients need keys.
+    With ``reuse_port``, more sockets may be bound to the same address. Any local user with access
+    to the folder of a Unix socket may connect, as to a port, because requests need a key.
     """
     try:
         if address.path is None:
@@ -82,7 +82,7 @@ def bind_each(advice: str, address: Address, count: int) -> list[list[socket.soc
     """Return ``count`` lists of sockets on one address. Each list gets a share of the connections.
 
     A Unix socket is the same in all lists. Raises `StartError`, also if another process listens on
-    the address: with ``SO_REUSEPORT`` alone the system might permit both.
+    the address and ``SO_REUSEPORT`` would permit both sockets.
     """
     probe = bind(advice, address)  # without SO_REUSEPORT
     if count == 1 or address.path is not None:
@@ -117,9 +117,9 @@ def _remove(sock: socket.socket, path: Path, own: FileSignature) -> None:
 
 
 class SocketFiles:
-    """Checks the files of Unix sockets: without its file a socket gets no clients.
+    """Checks that the files of Unix sockets exist. A socket without a file gets no new clients.
 
-    Without files ``report`` is ``None``. Keep the sockets open, or other files get their inodes.
+    Without files, ``report`` is ``None``. Keep the sockets open, so no other file gets an inode.
     """
 
     def __init__(self, addresses: Iterable[Address] = ()) -> None:
