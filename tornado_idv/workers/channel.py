@@ -5,8 +5,8 @@ abstract namespace. The kernel chooses the address. Such an address needs no fol
 when the process ends.
 
 Other users, and containers in the same network namespace, can connect to such a socket. So both
-ends accept only processes of the same user in a visible PID namespace. These could also debug this
-process, so a connection gives them no new rights.
+ends accept only processes of the same user in a visible PID namespace. Such a process could also
+debug this one, so a connection gives it no new rights.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tornado_idv.errors import ConfigError, Problem, StartError, format_tracebac
 
 _log = logging.getLogger(__name__)
 MAX_LINE = 16 * 1024 * 1024
-"""Maximum size of a message, in bytes. A configuration file is smaller."""
+"""Maximum size of a message, in bytes. A message with a configuration file is smaller."""
 _HEARTBEAT = 1.0
 """Seconds between reports to the supervisor."""
 STOPPED, UNANSWERED, NOT_STARTED, CRASHED = 0, 1, 3, 70

@@ -133,8 +133,8 @@ class Manager:
     async def _apply(self, file: ConfigFile) -> ReloadResult:
         """Prepare a configuration in every process. If all succeed, commit it in all.
 
-        Workers may start during the reload. So the supervisor accepts the new configuration only
-        if every serving worker has prepared it. Otherwise the new workers prepare it, too.
+        Workers may begin to serve during the reload. So the supervisor accepts the configuration
+        only if every serving worker has prepared it. If not, the remaining workers prepare it, too.
         """
         async with AsyncExitStack() as connections:
             async with AsyncExitStack() as undo:
@@ -239,9 +239,9 @@ async def _reply(connection: MessageStream) -> Message:
 async def _prepare_in(
     worker: Message, content: bytes, stack: AsyncExitStack
 ) -> MessageStream | ReloadResult | None:
-    """Prepare a configuration in a worker. Return the connection for its commit.
+    """Prepare a configuration in a worker. Return the connection to send the commit by.
 
-    If the worker cannot, return the failure. For a draining or ended worker, return ``None``.
+    If the preparation fails, return the result. If the worker drains or ended, return ``None``.
     """
     try:
         connection = await stack.enter_async_context(connected(worker["address"]))

@@ -34,7 +34,7 @@ class SignalQueue:
     def blocked(self) -> Iterator[None]:
         """Block signals during a fork.
 
-        Otherwise a signal to the child would be written to the queue of the parent, until `leave`.
+        Otherwise, until the child calls `leave`, its signals would be in the queue of the parent.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
         try:

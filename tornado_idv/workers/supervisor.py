@@ -40,7 +40,7 @@ _PAUSED = 1.0
 """If a step is this late, in seconds, the machine or all processes were probably paused."""
 _HEARTBEAT_TIMEOUT = 3.0
 _START_TIMEOUT = 60.0
-"""Heartbeat timeout, in seconds, while a process opens backends: that may block its event loop."""
+"""Heartbeat timeout, in seconds, while a process opens backends and may block its event loop."""
 _STOP_GRACE = 10.0
 """Seconds after the drain for a process to close its backends and files."""
 
@@ -48,10 +48,10 @@ _STOP_GRACE = 10.0
 class Supervisor:
     """Runs a process in each slot until SIGTERM or SIGINT, then drains the workers.
 
-    When all processes serve, ``on_ready`` is called with the number of keys. ``release`` closes the
-    public sockets in this process: otherwise they would stay open after the workers close theirs. A
-    reload changes ``current``. ``counters`` has the last counts of ended processes, and the counts
-    of reloads. ``clock`` returns monotonic seconds.
+    When all processes serve, ``on_ready`` is called with the number of keys. At the stop,
+    ``release`` closes the public sockets of the supervisor, because they must not stay open after
+    the workers close theirs. A reload changes the configuration ``current``. ``counters`` has the
+    last counts of ended processes, and the counts of reloads. ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class Supervisor:
             self._on_reloaded(self._used or failure(StartError(reason)))
 
     def _pass_hangup_on(self) -> None:
-        """Send a due reload to the manager. A new manager gets it again until the reload begins."""
+        """Request the reload of a SIGHUP from the manager, unless the reload has begun already."""
         manager = self._slots[MANAGER].child
         if self._announced and self._hangup_due and manager and manager.phase == "ready":
             manager.send("hangup")

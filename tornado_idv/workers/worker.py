@@ -85,7 +85,7 @@ def _report(operations: ServiceOperations) -> Message:
 
 
 class _Requests:
-    """Executes requests of the manager process. They wait until the future ``service`` is set."""
+    """Executes requests of the manager process. Requests wait until ``service`` has a result."""
 
     def __init__(self, channel: Channel, current: Configuration) -> None:
         self.service: asyncio.Future[Service] = asyncio.get_running_loop().create_future()
@@ -113,9 +113,9 @@ class _Requests:
             connection.send(error=type(error).__name__)
 
     async def _prepare(self, service: Service, connection: MessageStream, content: str) -> None:
-        """Prepare a configuration. The next message commits it.
+        """Prepare a configuration, and commit it after the next message.
 
-        If the connection ends instead, abort.
+        If the connection ends without a message, abort the change.
         """
         if self._channel.stop.is_set():
             return
