@@ -20,10 +20,10 @@ class ApiKey(Struct, frozen=True, gc=False):
 
     ``not_before`` and ``expires`` are Unix times in seconds, infinite without a limit.
     ``requests`` and ``misses`` replace the general limits. ``rejected`` is the reason why a key is
-    never valid, or ``None``. With a reason, ``expires`` is minus infinity.
+    never valid, such as a revocation, or ``None``. With a reason, ``expires`` is minus infinity.
 
-    The garbage collector does not track keys (``gc=False``): otherwise it would stop the event
-    loop for 0.1 s during a read of 50,000 keys (CPython 3.11).
+    The garbage collector does not track keys (``gc=False``), because it would stop the event loop
+    for 0.1 s during a read of 50,000 keys (CPython 3.11).
     """
 
     id: str

@@ -1,7 +1,7 @@
 """Reads changes of the key store while the service runs, and writes the last use of keys.
 
-Both may wait for the disk, a server or a lock, so they run in a thread. A store in a file is opened
-for each comparison of its revision, and then closed. This takes 0.2 ms (see `store_file`).
+Reads and writes may wait for the disk, a server or a lock, so they run in a thread. A store in a
+file is opened for each comparison of its revision, and then closed, which takes 0.2 ms.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SERVER_INTERVAL = 10.0
 
 
 class StoreFollower:
-    """Has the keys of a store from its last successful read. Call it only through ``in_thread``.
+    """Reads the keys of a store into ``keys``. Call the methods only through ``in_thread``.
 
     ``error`` is the current problem with the store, or ``None``. ``since`` is the Unix time at
     which ``error`` last changed. ``timer`` returns monotonic seconds, ``clock`` Unix time.

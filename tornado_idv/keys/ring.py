@@ -20,8 +20,8 @@ _MAX_SHOWN = 1000
 class KeyOverview(Struct, frozen=True):
     """The number of keys, and the expiry times of at most 1,000 keys by id, in Unix time.
 
-    The next expiry comes first; expired keys come last. ``until`` is the time of the next expiry:
-    then the order changes. If a key has several tokens, the last expiry counts.
+    The next expiry comes first; expired keys come last. The order is right until the next expiry,
+    at the time ``until``. If a key has several tokens, the last expiry counts.
     """
 
     count: int

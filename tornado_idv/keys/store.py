@@ -20,7 +20,7 @@ _PUT_LAST_USED = (
 
 
 class InvalidRowError(KeyStoreError):
-    """Raised for an invalid row of the key store: this service has not written it."""
+    """Raised for an invalid row of the key store, such as one that another program has written."""
 
 
 class KeyDatabase(Protocol):
@@ -43,8 +43,8 @@ class KeyDatabase(Protocol):
         """Return the keys that may have changed since an earlier call, with their rows.
 
         ``sql`` selects the rows of all keys: id, digest of a token, and more columns. ``before`` is
-        the state from the earlier call, or ``None``. Returns the ids of the keys (``None`` means
-        all keys), their rows, and the current state. Call it within `reading`.
+        the state that the earlier call returned, or ``None``. Returns the ids of the changed keys
+        (``None`` means all keys), their rows, and the current state. Call it within `reading`.
         """
 
     def writing(self) -> AbstractContextManager[None]:

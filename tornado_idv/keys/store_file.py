@@ -1,9 +1,9 @@
 """The file of the key store: a SQLite database with a rollback journal.
 
 WAL mode would be dangerous. Its ``-wal`` file stays while any process has the store open. If an
-operator renames another store over this one, SQLite would apply the old ``-wal`` file to it. A
-rollback journal exists only during a write. The concurrency of WAL mode is not needed: reads are
-short, and writers are rare.
+operator then replaces the store by another file, SQLite would apply the old ``-wal`` file to the
+new store. A rollback journal exists only during a write. The concurrency of WAL mode is not needed,
+because reads are short, and writers are rare.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _APPLICATION_ID = 0x6964766B
 """SQLite's ``application_id`` of key stores: ASCII ``idvk``."""
 _VERSION = 1
 _CHANGES_KEPT = 10_000
-"""Length of the log of changed rows. If a service has missed more, it reads all keys again."""
+"""Maximum rows in the table ``changes``. If a service has missed more, it reads all keys again."""
 
 _TABLES = """
 CREATE TABLE store (revision TEXT NOT NULL);
@@ -208,8 +208,8 @@ class _Database(sqlite3.Connection):
     ) -> tuple[Container[str] | None, Iterable[Sequence[Any]], str | None]:
         """Return the rows changed since the revision ``before``, from the log of changes.
 
-        To read all rows would take seconds under load: for each row, the sqlite3 module waits for
-        the interpreter lock, while the event loop answers requests.
+        To read all rows would take seconds under load, because for each row, the sqlite3 module
+        waits for the interpreter lock, while the event loop answers requests.
         """
         if self.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
             raise sqlite3.DatabaseError
