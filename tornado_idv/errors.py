@@ -55,8 +55,8 @@ class LookupFailed(IdvError):
     backend (``on_unavailable: continue``). If ``counts_against_breaker`` is false, the circuit
     breaker of the backend ignores the failure, because the backend is not down, or another attempt
     costs nothing. Health checks and metrics count every failure. ``retry_after`` is the value of
-    ``Retry-After`` in the response, in seconds. For the time ``cache.failure_memo``, later callers
-    get the same failure if it is ``memoized``.
+    ``Retry-After`` in the response, in seconds. If the failure is ``memoized``, later callers get
+    the same failure for the time ``cache.failure_memo``.
     """
 
     retry_after: float = 1.0

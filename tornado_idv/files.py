@@ -132,8 +132,8 @@ class FileSecret(SecretStr):
     """A secret that is read from a file, and follows changes of the file.
 
     The file is checked at most once per second. If the file is missing, empty or binary, the secret
-    does not change, because a write may be in progress. If `fixed_part` returns another value for
-    the new text, the secret changes only after a reload. ``timer`` returns seconds.
+    does not change, because a write may be in progress. If `fixed_part` of the text changes, such
+    as the host in a URL, the secret changes only after a reload. ``timer`` returns seconds.
     """
 
     check_interval: ClassVar[float] = 1.0

@@ -199,7 +199,7 @@ If ``${file:path}`` is the whole setting, the secret follows the file, so do not
 """
 
 Password = Annotated[Secret, PlainSerializer(lambda _: SecretStr("-"), return_type=SecretStr)]
-"""A `Secret` that only authenticates: it selects no data. After a change, answers stay cached."""
+"""A `Secret` for authentication only. Cached answers stay valid when a `Password` changes."""
 
 SecretUrl = Annotated[
     Secret,
@@ -208,7 +208,7 @@ SecretUrl = Annotated[
         lambda url: SecretStr(_without_password(url.get_secret_value())), return_type=SecretStr
     ),
 ]
-"""A secret URL. Its passwords behave like `Password`. Without a reload, only they follow a file."""
+"""A secret URL. Its passwords behave like `Password`. Other parts change only after a reload."""
 
 KeyStoreAddress = Annotated[
     Path | SecretStr,

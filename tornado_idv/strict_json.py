@@ -17,7 +17,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 
 
 class Number(str):
-    """A JSON number as text, in its original spelling. A JSON string has the exact type ``str``."""
+    """A JSON number in its original spelling. A JSON string is a ``str``, but not a `Number`."""
 
     __slots__ = ()
 

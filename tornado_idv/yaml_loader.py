@@ -78,8 +78,8 @@ def read(content: bytes, file: str, *, quotes_span_lines: bool = True) -> Any:
     """Load a YAML document as nested `Mapping`, `Items` and `Text`.
 
     An empty document gives an empty `Mapping`. ``file`` is the name in error messages. Without
-    ``quotes_span_lines``, a quoted text must end on its first line. Otherwise, in a long list, two
-    stray quotes would make one text of all between them. Raises `ConfigError` with one problem.
+    ``quotes_span_lines``, a quoted text must end on its first line, because in a long list, all
+    lines between two stray quotes would be one text. Raises `ConfigError` with one problem.
     """
     try:
         text = content.decode("utf-8-sig")
