@@ -139,9 +139,9 @@ class RedisBackend(Backend[RedisOptions]):
         has_log = server.get("aof_enabled") == "1"
         if value and value.decode("latin-1") != server["run_id"] and not has_log:
             _log.warning(
-                "backend %s: the server has appendonly no: a restart may lose the last users but "
-                "keep the key %s, and lost users would then be 404; set the key to the run_id of "
-                "the server, so that unknown users are 503 after a restart",
+                "backend %s: the server has appendonly no. If a restart loses the last users but "
+                "keeps the key %s, the lost users are 404. Set the key to the run_id of the "
+                "server: then unknown users are 503 after a restart",
                 self.name,
                 self._ready_key,
             )

@@ -284,8 +284,8 @@ def test_not_known_when_must_hold_for_the_body() -> None:
 
 WRONG = {
     "empty": ("", "it is empty"),
-    "blank": (" ", "breaks off at its end"),
-    "breaks off": ("items[?a ==", "items[?a == breaks off at its end"),
+    "blank": (" ", "is incomplete"),
+    "incomplete": ("items[?a ==", "items[?a == is incomplete"),
     "one =": ("a = 'b'", "a = 'b' is wrong at column 3; compare with =="),
     "number": ("total > 0", "is wrong at column 9; a number stands in backquotes, like `0`"),
     "dash": ("first-name", "at column 6; a name with a dash stands in double quotes"),

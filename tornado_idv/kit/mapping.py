@@ -209,7 +209,7 @@ def _parse(text: str) -> Node:
     except PendingDeprecationWarning:
         problem = "has text in backquotes; write it in single quotes, like 'active'"
     except IncompleteExpressionError:
-        problem = "breaks off at its end"
+        problem = "is incomplete"
     except ParseError as error:
         is_number = isinstance(error.token_value, int)
         hint = _NUMBER_HINT if is_number else _HINTS.get(str(error.token_value), "")

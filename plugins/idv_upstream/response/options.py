@@ -22,7 +22,7 @@ from tornado_idv.kit.mapping import (
     nodes_of,
 )
 
-_OTHER = "text that no expression names"
+_OTHER = "text that no configured expression refers to"
 _MAX_DOCUMENTS = 5_000
 _QUOTED_NAME = re.compile('[!=]=\\s*"')
 
