@@ -36,7 +36,7 @@ _KEEP_ALIVE = {
 _START_TLS = b"\x30\x1d\x02\x01\x01\x77\x18\x80\x161.3.6.1.4.1.1466.20037"
 """The encoded StartTLS request (RFC 4511, section 4.14)."""
 _NO_ATTRIBUTES = ["1.1"]
-"""The list that requests no attributes (RFC 4511, 4.5.1.8). An empty list would request all."""
+"""The attribute list that requests none (RFC 4511, 4.5.1.8). An empty list would request all."""
 _FIRST_PAGE = ldap.controls.SimplePagedResultsControl(size=1, cookie="")
 _LIMIT = 2
 """Maximum number of entries to return for a search. Two entries already make a user ambiguous."""
@@ -51,7 +51,7 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
     """Connect to a server and bind. This function blocks.
 
     Raises errors of python-ldap, `OSError`, `Refused` for rejected credentials, and `LookupFailed`
-    for an untrusted certificate and for any reason of `check_loaded` and `read_types`.
+    for an untrusted certificate, or from `check_loaded` or `read_types`.
     """
     bind = options.bind
     refusal = _try_tls(options, uri) if options.uses_tls(uri) else None
@@ -85,10 +85,10 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
 
 
 def _try_tls(options: LdapOptions, uri: str) -> str | None:
-    """Make a trial TLS handshake. Return the reason for an untrusted certificate, or ``None``.
+    """Make a trial TLS handshake. Return why the certificate is not trusted, or ``None``.
 
-    The handshake of libldap, which follows, has no timeout and reports no reason. Other TLS errors
-    are left to that handshake. Raises `OSError` for an unreachable server or a timeout.
+    The trial is needed because the later handshake of libldap has no timeout and reports no reason.
+    Other TLS errors are left to libldap. Raises `OSError` for an unreachable server or a timeout.
     """
     server: Any = urlsplit(uri)
     try:
@@ -172,8 +172,8 @@ class BoundConnection:
     async def first(self, filter_: str, attribute: str | None = None) -> Attributes | None:
         """Return any matching entry, or ``None``. Raises `Unavailable` or `Broken`.
 
-        If the server supports paged results, the entry contains the values of ``attribute``, under
-        the names that the server uses.
+        The entry has the values of ``attribute`` under the server's names. It may be empty if the
+        server does not support paged results and finds several entries.
         """
         try:
             if attribute is None:

@@ -23,7 +23,7 @@ _NO_SERVER = "ldapi://%2Fnone"
 class FilterTemplate:
     """A filter with a placeholder. Raises `StartError` for an invalid filter.
 
-    ``any`` is the filter that matches any value. ``attribute`` is the attribute to compare with the
+    ``any`` is the filter with ``*`` as value. ``attribute`` is the attribute to compare with the
     placeholder, or ``None`` if the filter compares several attributes, or only a part of a value.
     """
 
@@ -95,8 +95,8 @@ class EntryMapper:
     def _is_not_known(self, condition: Expression, record: dict[str, Any]) -> bool:
         """Return whether a condition is true for a record.
 
-        Raises `Broken` if the condition is false for an attribute of several values, but true for a
-        single value of the attribute: the condition compares a text with a list.
+        Raises `Broken` if an attribute has several values, and the condition is false for the list
+        but true for one of the values. Such a condition compares a text with a list.
         """
         if not is_falsy(condition.evaluate(record)):
             return True

@@ -1,7 +1,7 @@
 """The import of python-ldap, and the conversion of its errors.
 
-Unless ``LDAPNOINIT`` is set, libldap reads ``ldap.conf``, ``~/.ldaprc`` and ``LDAP*`` variables.
-These settings could change trusted certificates, limits and the treatment of aliases.
+This module sets ``LDAPNOINIT``. Otherwise, libldap would read ``ldap.conf``, ``~/.ldaprc`` and
+``LDAP*`` variables, and these could change trusted certificates, limits and the use of aliases.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ REFUSED = (
     ldap.INVALID_CREDENTIALS,
     ldap.UNWILLING_TO_PERFORM,
 )
-"""Errors of a bind with wrong credentials or a locked account. Servers differ in their choice."""
+"""Errors of a bind with wrong credentials or a locked account. Each server uses some of them."""
 
 
 def explain_refusal(error: Exception) -> str:

@@ -27,7 +27,7 @@ NOT_INSTALLED = (
     "python-ldap is not installed; install it with: "
     f"{sys.executable} -m pip install 'python-ldap>=3.4.4,<4'"
 )
-"""The error without python-ldap. It names the library, since PyPI has no extra of this project."""
+"""Error if python-ldap is missing, with the command that installs it."""
 _PLACEHOLDER = re.compile(r"\{([a-z_]*)\}")
 _IN_FILTER = re.compile(r"\(\s*([A-Za-z0-9][A-Za-z0-9.-]*)[^()=]*=")
 _URI = re.compile(r"(ldaps?)://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")
@@ -156,15 +156,15 @@ class LdapOptions(BackendOptions):
     insecure: bool = False
     """Allow ``ldap://`` without TLS to other machines: passwords and users are in plain text."""
     require_context_csn: bool | None = None
-    """Require a contextCSN in the suffix of base_dn. A replica has none until it is loaded.
+    """Use a server only if the suffix of base_dn has a contextCSN. A replica being loaded has none.
 
-    By default, only servers that offer replication need it. If one server had it, all need it."""
+    By default, only servers that offer replication are checked, or all once any server had one."""
     references: Literal["ignore", "fail"] = "ignore"
     """The treatment of a search that returns only references to other servers: ignore or fail."""
     connect_timeout: Annotated[Duration, Field(gt=0)] = 2.0
     """The timeout of each step of connecting: TCP, TLS and bind."""
     max_age: Annotated[Duration, Field(gt=0)] = 900.0
-    """The maximum age of a connection, ± 10 %. Then the first server is tried first."""
+    """The maximum age of a connection, ± 10 %. Its replacement tries the servers in order."""
 
     @model_validator(mode="after")
     def _check_complete(self) -> Self:

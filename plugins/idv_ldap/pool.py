@@ -30,7 +30,7 @@ RETRY_INTERVAL = 1.0
 RETURN_INTERVAL = 10.0
 """Maximum age in seconds of a connection to a server other than the first in the list."""
 BROKEN_INTERVAL = 60.0
-"""Seconds before the next attempt after a `Broken` other than `Refused`. See `Refusals` for it."""
+"""Seconds to the next attempt after a `Broken`. After a `Refused`, `Refusals` sets the pause."""
 
 
 class ConnectionPool:
@@ -109,7 +109,7 @@ class ConnectionPool:
         self._open.clear()
 
     async def _keep(self, connection: BoundConnection | None) -> None:
-        """Replace a connection whenever it is lost or old, and then its replacement."""
+        """Keep one connection open: replace it each time that it is lost or old."""
         while True:
             if connection is not None:
                 age = self._options.max_age
@@ -137,9 +137,9 @@ class ConnectionPool:
                 await asyncio.sleep(_pause(error))
 
     async def _connect(self) -> BoundConnection:
-        """Connect to the first server that responds. Otherwise raise an error with all reasons.
+        """Connect to the first server that responds. If none does, raise an error with all reasons.
 
-        If a server refuses the credentials, stop there, since all servers have the same accounts.
+        If a server refuses the credentials, try no other: all servers have the same accounts.
         """
         options, failed = self._options, list[LookupFailed]()
         REFUSALS.check(options)

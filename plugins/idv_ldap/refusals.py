@@ -1,4 +1,4 @@
-"""Pauses after refused credentials. Without them, servers could lock the account.
+"""Pauses after refused credentials. Without pauses, servers could lock the account.
 
 All processes of a service share these pauses, in memory that is allocated before the first fork.
 Changed credentials are tried immediately.
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from idv_ldap.options import LdapOptions
 
 _FIRST_PAUSE, _FACTOR, _MAX_PAUSE = 60.0, 10.0, 3600.0
-"""Seconds: three attempts in half an hour, which servers usually allow, and then one per hour."""
+"""Seconds, a factor and seconds: at most 3 attempts in half an hour, as servers usually allow."""
 _ACCEPTED_FOR = 10.0
 """Seconds for which concurrent binds are allowed after an accepted bind.
 
 Without this time, the processes would wait for each other while a server hangs.
 """
 _PLACES = 4096
-"""Number of records. Credentials select one by hash. After a collision, the last result counts."""
+"""Number of records. Credentials whose hashes select the same record overwrite each other."""
 _RECORD = struct.Struct("qdd232s")
 """A record: the hash of the credentials, the end and the length of the pause, and the reason.
 

@@ -18,8 +18,8 @@ from tornado_idv import Broken
 _MAX_AGE = 1.0
 """Seconds for which a successful search is evidence for "not found"."""
 _ENTRY = "(|(!(objectClass=organizationalUnit))(hasSubordinates=TRUE))"
-"""Filter for any entry except empty organizational units. Where the server supports it,
-``hasSubordinates`` also counts unreadable entries."""
+"""Filter for any entry except empty organizational units. On a server with ``hasSubordinates``, a
+unit with only unreadable entries is not empty."""
 
 
 class Search:
@@ -29,16 +29,16 @@ class Search:
         self.template = FilterTemplate(filter_)
         self._attributes = attributes
         self._witness: str | None = None
-        """The value of a found entry. ``None`` before any entry is found, empty if not readable."""
+        """A value that has an entry: ``None`` before one is found, empty if it is unreadable."""
         self._seen_at: WeakKeyDictionary[BoundConnection, float] = WeakKeyDictionary()
         self._lock = asyncio.Lock()
 
     async def find(self, connection: BoundConnection, value: str) -> Attributes | None:
         """Return the attributes of the entry, or ``None`` for "not found".
 
-        "Not found" needs evidence. Either the filter finds another entry now, or it found an entry
-        on this connection less than a second ago. Otherwise, raises `Broken`. A tree that was empty
-        from the start needs no evidence.
+        "Not found" needs evidence: the filter finds another entry now, or found one on this
+        connection less than a second ago. Without evidence, raises `Broken`, unless the filter has
+        never found an entry and the tree is empty.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -56,7 +56,7 @@ class Search:
         return None
 
     async def _confirm(self, connection: BoundConnection) -> None:
-        """Raise `Broken` unless the filter finds an entry, or the tree was empty from the start."""
+        """Raise `Broken` unless the filter finds an entry, or never found one in an empty tree."""
         template = self.template
         if self._witness and await connection.first(template.render(self._witness)) is not None:
             return

@@ -43,10 +43,10 @@ def parse_types(definitions: Iterable[bytes]) -> Types:
 
 
 def select(types: Types, attributes: Attributes, requested: Iterable[str]) -> Attributes:
-    """Return the values under the requested names. The server may use other names.
+    """Return the values under the requested names, even if the server uses other names.
 
-    Raises `Broken` for values of another type, or with other options, than requested. Such a type
-    may be a subtype of a requested type. Without an error, the attribute would seem to be missing.
+    Raises `Broken` for a value that belongs to no requested name, because its type is a subtype or
+    its options differ. If the value were ignored, the attribute would seem to be missing.
     """
 
     def key(description: str) -> tuple[str, frozenset[str]]:
@@ -91,9 +91,9 @@ def read_types(handle: Any, options: LdapOptions, names: Iterable[str]) -> Types
 def check_loaded(handle: Any, base_dn: str, *, is_replica: bool | None) -> bool:
     """Return whether the database of ``base_dn`` has a ``contextCSN``. This function blocks.
 
-    OpenLDAP writes this attribute into the suffix of each replicated database. A replica gets it at
-    the end of the first refresh. Raises `Unavailable` for a replica without this attribute. If
-    ``is_replica`` is ``None``, a server that offers replication counts as a replica. Also raises
+    OpenLDAP writes this attribute into the suffix of each replicated database, on a replica at the
+    end of the first refresh. If a replica lacks it, raises `Unavailable`. A server is a replica if
+    ``is_replica`` is true, or is ``None`` and the server offers replication. Also raises
     `Unavailable` for an unsynchronized controller of Active Directory, and errors of python-ldap.
     """
     root = _read(handle, "", "namingContexts", "supportedControl", "isSynchronized")
