@@ -97,7 +97,7 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @property
     def revision(self) -> str | None:
-        """The id of the listener's session. Between two sessions, changes may be missed."""
+        """The id of the listener's session. If it changes, changes of users may be missed."""
         return None if self._listener is None else self._listener.session
 
     @property

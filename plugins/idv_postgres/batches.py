@@ -19,7 +19,7 @@ Fetch: TypeAlias = Callable[[str, str | list[str]], Awaitable[Result]]
 _MAX_SIZE = 32
 """Maximum number of lookups in a batch. A slow row or a lost connection affects all of them."""
 _Waiter: TypeAlias = "tuple[str, asyncio.Future[Result | LookupFailed | None]]"
-"""A value, and the future outcome of its lookup. ``None`` means that a single query is needed."""
+"""A value, and a future for its outcome. ``None`` means: look the value up by a single query."""
 
 
 class BatchFailed(Exception):

@@ -34,9 +34,9 @@ _OTHER_ROLE = TargetServerAttributeNotMatched()
 class Connector:
     """Opens connections to the first suitable host of a URI.
 
-    The host with the address ``last``, which responded last, is tried first. Each of the ``roles``
-    is tried at every host before the next role. If there are hosts to ``avoid``, they are tried
-    last, and all other hosts in random order.
+    The host with the address ``last``, the last to be reached, is tried first. Each of the
+    ``roles`` is tried at every host before the next role. If there are hosts to ``avoid``, they are
+    tried last, and all other hosts in random order.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Database:
         self._rejected = ""
         """The address of the last standby that `move` rejected because it was behind."""
         self._has_hung = False
-        """Whether a lookup has got no response since the last probe."""
+        """Whether, since the last probe, a lookup was cancelled while it waited for a response."""
 
     async def open(self) -> Lookups:
         """Validate the table, and replace the pool by a new one."""
@@ -127,9 +127,9 @@ class Database:
     async def inspect(self, *, in_order: bool = False) -> Lookups:
         """Validate the table on a separate connection, with the ``search_path`` of the role.
 
-        With ``in_order``, the hosts are tried in the order of the URI, unless a standby is behind.
-        Afterwards, lookups use the chosen host. If the table is `Broken`, all other connections are
-        closed, because lookups must not use an invalid table.
+        The host in use is tried first. With ``in_order``, the hosts are tried in the order of the
+        URI, unless a standby is behind. Afterwards, lookups use the chosen host. If the table is
+        `Broken`, the connections for lookups are closed.
         """
         last = self._connector.last
         is_well = not any(problem for _, problem in self.executor.servers.values())
@@ -239,7 +239,7 @@ class Database:
         return False
 
     async def probe(self) -> None:
-        """Test the server by a new connection. All connections of the pool may be in use."""
+        """Test the server by a new connection, because the pool may have no free connection."""
         (await self._connector.connect(self.executor.settings)).terminate()
         # A firewall that has dropped one connection has often dropped all idle connections.
         if self._has_hung:

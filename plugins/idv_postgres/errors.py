@@ -59,7 +59,7 @@ _OF_CLIENT = {
     ),
     (asyncpg.InternalClientError, asyncpg.InterfaceError): "the connection was lost",
 }
-"""Reasons for errors that asyncpg raises itself, unless they are also a `ValueError`."""
+"""Reasons for asyncpg's own errors, except a `ValueError`: it means a wrong query or dsn."""
 
 
 class ReplacedError(Unavailable):
@@ -67,7 +67,7 @@ class ReplacedError(Unavailable):
 
 
 def is_disconnect(error: BaseException) -> bool:
-    """Return whether an error means a lost connection. Other connections may be lost, too."""
+    """Return whether an error means that the connection was lost."""
     if isinstance(error, asyncpg.PostgresError):
         return str(error.sqlstate).startswith(_DISCONNECTED)
     # asyncpg raises its own errors for a lost connection, but a `ValueError` for a wrong query.
@@ -87,7 +87,7 @@ def is_timeout(error: BaseException) -> bool:
 
 
 def most_informative(errors: Sequence[Exception]) -> Exception:
-    """Return the error to report for several hosts. A wrong role is the least informative."""
+    """Return one error of several hosts: first "too many connections", last a wrong role."""
 
     def rank(error: Exception) -> tuple[bool, bool]:
         return not is_full(error), isinstance(error, asyncpg.TargetServerAttributeNotMatched)

@@ -12,15 +12,15 @@ from idv_postgres.options import PostgresOptions
 from idv_postgres.standby import Standbys, with_state
 
 _SERVER_SHARE = 0.9
-"""Fraction of ``timeout`` after which the server stops a query. So the connection stays usable."""
+"""Fraction of ``timeout`` after which the server stops a query, to keep the connection usable."""
 _BATCH_SHARE = 1 / 3
-"""Fraction of ``timeout`` for a query for several values. Later single queries get the rest."""
+"""Fraction of ``timeout`` for a query for several values. If it fails, single queries follow."""
 _ROLLBACK_SHARE = 1 / 6
 """Fraction of ``timeout`` for a rollback. After this time, the connection is closed."""
 
 
 class Executor:
-    """Runs the statements of ``lookups``, the result of the last inspection."""
+    """Runs statements of lookups. ``lookups`` has the statements from the last inspection."""
 
     def __init__(self, options: PostgresOptions) -> None:
         self._is_prepared = options.prepared_statements
@@ -28,7 +28,7 @@ class Executor:
         self._rollback_timeout = options.timeout * _ROLLBACK_SHARE
         self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
         self.settings: dict[str, str] = {}
-        """The settings of a session. Behind a pooler, each transaction sets them instead."""
+        """Settings of each session. Empty behind a pooler: there, each transaction has its own."""
         if options.prepared_statements:
             self.settings = {
                 "application_name": "tornado-idv",
@@ -41,14 +41,14 @@ class Executor:
         self.lookups = Lookups({})
         self.standbys = Standbys(options.max_lag)
         self.servers: dict[str, tuple[str, str | None]] = {}
-        """By address, the last known role and the reason not to trust "not found", or ``None``."""
+        """For each address, its role and the reason to distrust its "not found", or ``None``."""
 
     async def run(self, connection: Connection, sql: str, value: str | list[str]) -> Result:
         """Run a lookup for one or several values. For several, it may raise `TimeoutError`.
 
-        A lookup that calls a function is repeated if it found no row. A STABLE function reads the
-        snapshot of its query. If the function waited for a TRUNCATE, the snapshot is too old. The
-        second query, in the same transaction, gets a new snapshot and already holds the locks.
+        If a query calls a function and finds no row, it is repeated in the same transaction. In the
+        first query, a STABLE function may wait for a TRUNCATE and then read an older snapshot,
+        without the new rows. The second query gets a new snapshot, and waits for no lock.
         """
         is_batch, may_repeat = isinstance(value, list), sql in self.lookups.repeated
         if self._is_prepared:
@@ -64,9 +64,9 @@ class Executor:
 
     @asynccontextmanager
     async def _transaction(self, connection: Connection) -> AsyncIterator[None]:
-        """Run a block as a transaction with local settings, which do not change the session.
+        """Run a block as a transaction with its own settings.
 
-        The reason: a pooler in transaction mode may use another session for each transaction.
+        Settings of a session would be lost: a pooler may use another session per transaction.
         """
         path = self.lookups.search_path
         try:

@@ -25,11 +25,11 @@ from tornado_idv import KeyStoreError, MissingKeyStoreError, UncertainChangeErro
 _TIMEOUT = 3.0
 """Maximum seconds for a statement, in addition to the wait for a lock.
 
-If the server hangs and another takes over, changes of keys become effective this much later."""
+If the server hangs, this time can pass before changes of keys on its successor take effect."""
 _BATCH_TIMEOUT = 10.0
 """Maximum seconds for a statement with many rows."""
 _PING_TIMEOUT = 1.0
-"""Maximum seconds for a response on an open connection. Otherwise, the connection is replaced."""
+"""Maximum seconds for the response to a test of an open connection, before it is replaced."""
 _CONNECT_TIMEOUT = 2.0
 """Maximum seconds to connect to one host."""
 _SETTINGS = {
@@ -139,9 +139,9 @@ class KeyDatabase:
     def changed_rows(
         self, sql: str, before: dict[bytes, tuple[Any, ...]] | None
     ) -> tuple[set[str] | None, Iterable[Sequence[Any]], dict[bytes, tuple[Any, ...]]]:
-        """Run a query, and compare its rows with ``before`` by the digests in their second column.
+        """Run a query, and compare its rows (id, digest and others) with the rows ``before``.
 
-        Return the changed ids (``None`` without ``before``), the changed rows, and all rows.
+        Return the changed ids, or ``None`` without ``before``, their rows, and all rows by digest.
         """
         now = {row[1]: tuple(row) for row in self.execute(sql)}
         if before is None:
@@ -157,7 +157,7 @@ class KeyDatabase:
     def writing(self, lock: str = "SELECT revision FROM store FOR UPDATE") -> Iterator[None]:
         """Run a block as one transaction, without other writers. Blocks may be nested.
 
-        ``lock`` waits for other writers. Raises `UncertainChangeError` if the commit fails.
+        The SQL ``lock`` waits for other writers. Raises `UncertainChangeError` if the commit fails.
         """
         if self._connection.is_in_transaction():
             yield
@@ -219,9 +219,9 @@ class KeyDatabase:
             return not has_store
 
     def primaries(self, timeout: float) -> Sequence[str]:
-        """Return the primaries behind all hosts of the URI, with their start times.
+        """Return the address and start time of each primary that the hosts of the URI lead to.
 
-        The start time identifies a server. An address may move to another server in a failover.
+        The start time identifies a server, because its address may move in a failover.
         """
         ((own,),) = self.execute(_STARTED)
         found = {own: self._connection.address}

@@ -35,9 +35,9 @@ class Listener:
     """Listens on the channel by a separate connection, and connects again after a loss.
 
     ``purge`` is called with a query for each changed user, or without arguments for all users. All
-    users are purged after each new connection, because earlier changes are unknown. They are also
-    purged when the files of the table change: TRUNCATE or DETACH of a partition, and an exchange of
-    tables, fire no trigger.
+    users are purged after each new connection, because changes before it are unknown. They are also
+    purged when a storage file (``relfilenode``) of the table changes, because TRUNCATE or DETACH of
+    a partition, and an exchange of tables, fire no trigger.
     """
 
     check_interval: ClassVar[float] = 1.0
@@ -45,7 +45,7 @@ class Listener:
     pause: ClassVar[float] = 1.0
     """Seconds between two attempts to connect."""
     batch_interval: ClassVar[float] = 0.25
-    """Seconds to collect changes for one purge. Each purge also drops all cached "not found"."""
+    """Seconds to collect changes for one purge, because each drops all cached "not found"."""
 
     def __init__(
         self, options: PostgresOptions, database: Database, purge: Callable[..., None]
@@ -61,7 +61,7 @@ class Listener:
         )
         self._changed: set[str] = set()
         self._has_purged = asyncio.Event()
-        """An event that is set after a purge, until the WAL position of its changes is known."""
+        """An event that is set by a purge of changes, until the WAL position after them is read."""
         self._last_reason = ""
         self.session: str | None = None
 
@@ -109,7 +109,7 @@ class Listener:
                 self._purge()
 
     async def _read_files(self, connection: Connection) -> tuple[object, str]:
-        """Return the files of the relations that lookups read, and the current WAL position."""
+        """Return the storage files of the relations of lookups, and the current WAL position."""
         relation = self._database.executor.lookups.relation
         files, position = await connection.fetchrow(_FILES, relation and relation.sql)
         return files, position

@@ -59,7 +59,7 @@ _FOR_EACH_VALUE = (
 class Lookups:
     """The statement for each kind of query. It takes the value as ``$1``, and returns up to 2 rows.
 
-    If the table is no longer ``relation``, the statement fails with the text `REPLACED`.
+    If the name of the table no longer means ``relation``, the statement fails with `REPLACED`.
     """
 
     sql: Mapping[type[Query], str]
@@ -103,11 +103,11 @@ class Result(NamedTuple):
     rows: Sequence[Sequence[Any]]
     reason: str | None = None
     storable: bool = True
-    """Whether the result may be cached. It must include the last change with a notification."""
+    """Whether the result may be cached, because it includes the last notified change."""
     standby: object = None
     """An identifier of the standby and its WAL receiver, or ``None`` for a primary."""
     may_repeat: bool = False
-    """Whether the standby has caught up during the lookup. Then a repetition is reliable."""
+    """Whether the standby caught up during the lookup, so that the same lookup is now reliable."""
     address: str = ""
     """The `Connection.address`."""
     origin: str = ""
@@ -136,8 +136,8 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
     """Validate the table or the queries in a transaction, and return the statements.
 
     ``before`` is the result of the last inspection. Raises errors of asyncpg, and `Broken` for a
-    missing or UNLOGGED table, for columns without text, and for another table than before. A
-    nickname with @ gives only a warning: one row must not fail other lookups or the next start.
+    missing or UNLOGGED table, for columns of other types than text, and for another table than
+    before. A nickname with @ gives only a warning: one row must not prevent other lookups.
     """
     # Without this setting, a client that is cut off keeps its locks, and blocks ALTER TABLE.
     await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '5s'")
@@ -247,7 +247,7 @@ async def _own_query(connection: Connection, kind: type[Query], query: str) -> s
 def select_users(
     options: PostgresOptions, columns: Collection[str], table: str | None = None
 ) -> str:
-    """Return a SELECT of all users in the form for `to_user`. It names the table ``u``."""
+    """Return a SELECT of all users in the form for `to_user`, with the table as ``u``."""
     table = table or options.quoted_table
     names, url = options.columns, options.columns.profile_url or "profile_url"
     own = [f"u.{quoted(names.plan)}::text"]
@@ -259,7 +259,7 @@ def select_users(
 
 
 async def read_columns(connection: Connection, options: PostgresOptions) -> dict[str, Column]:
-    """Return the columns of the table. Raises `Broken` for a missing column or one without text."""
+    """Return the columns of the table. Raises `Broken` for a column that is missing or not text."""
     table, names = options.quoted_table, options.columns
     if await connection.fetchval("SELECT to_regclass($1::text) IS NULL", table):
         raise Broken(f"there is no table {table}, or the user of the dsn cannot see it")
@@ -282,8 +282,8 @@ async def read_columns(connection: Connection, options: PostgresOptions) -> dict
 async def _equals(connection: Connection, column: Column, *, folds: bool = False) -> Condition:
     """Return the comparison of a column. With ``folds``, it ignores the case of ASCII letters.
 
-    The first part of a comparison can use the usual index. The second part is exact. It folds the
-    case by ``COLLATE "C"``, because a Turkish collation changes some ASCII letters into others.
+    A comparison has a part that can use an index of the column, and a part that is exact. The exact
+    part folds the case by ``COLLATE "C"``, because a Turkish collation does not fold I to i.
     """
     name = f"u.{quoted(column.name)}"
     if not folds and column.compares_exactly:

@@ -47,7 +47,7 @@ class Dsn:
     """A validated connection URI."""
 
     uris: Mapping[str, str]
-    """A URI for each single host, by address of the host, in order."""
+    """A URI for each host alone, by the address of the host, in the order of the configured URI."""
     roles: Sequence[str]
     """The roles for ``target_session_attrs``. Each is tried at every host before the next role."""
     name: str
@@ -86,7 +86,7 @@ class Dsn:
 NOT_INSTALLED = (
     f"asyncpg is not installed; install it with: {sys.executable} -m pip install 'asyncpg>=0.30,<1'"
 )
-"""Error if asyncpg is missing. It names the library: this project has no extras on PyPI."""
+"""Error if asyncpg is missing, with the command that installs it."""
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00]+$")]
 Sql = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
 
@@ -199,7 +199,7 @@ class PostgresOptions(BackendOptions):
 
     @property
     def unique_indexes(self) -> Iterator[tuple[str, str, str]]:
-        """The column, the name and the key of each unique index for lookups."""
+        """The column, the name, and the indexed column or expression of each unique index."""
         names, base = self.columns, self.table.rpartition(".")[2]
         for column, folds in ((names.nickname, self.folds_nicknames), (names.card_number, False)):
             key = f"lower({quoted(column)})" if folds else quoted(column)

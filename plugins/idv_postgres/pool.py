@@ -73,7 +73,7 @@ class Pool:
             connection.terminate()
 
     async def close(self) -> None:
-        """Close every connection. Idle connections cause no error in the log of the server."""
+        """Close every connection, idle ones with a message, so that the server logs no error."""
         idle = [connection.close(timeout=_CLOSE_TIMEOUT) for connection in self._idle]
         await asyncio.gather(*idle, return_exceptions=True)
         self.terminate()

@@ -1,8 +1,8 @@
 """The resolution of the option ``table`` to a relation, and of the ``search_path``.
 
 The relation depends on the ``search_path`` of a session. This path may come from the role, the
-database or, behind a pooler, another client. Temporary tables come first. In an empty table of the
-same name, no user would be found. So relation and path are determined once, after connecting.
+database or, behind a pooler, another client. With another path, the name may mean an empty table,
+and no user would be found. So relation and path are determined once, after connecting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SELECT set_config('search_path', concat_ws(', ', string_agg(quote_ident(name), '
   'pg_temp'), true)
 FROM unnest(current_schemas(false)) WITH ORDINALITY AS s(name, place) WHERE name !~ '^pg_temp'
 """
-"""Statement that sets the path of this transaction: its existing schemas, then temporary tables."""
+"""SQL that sets this transaction's ``search_path`` to its existing schemas, ``pg_temp`` last."""
 _RELATION = """
 SELECT oid, relnamespace::regnamespace || '.' || quote_ident(relname), ARRAY(
   SELECT name FROM unnest(current_schemas(false)) AS s(name)
@@ -61,7 +61,7 @@ class Relation:
     sql: str
     """The name with the schema, quoted if necessary."""
     sample: Sequence[str] = field(compare=False)
-    """Some nicknames in the relation, in the form for lookups."""
+    """Some nicknames in the relation, in lower case if lookups ignore the case."""
 
 
 async def resolve(
@@ -69,8 +69,8 @@ async def resolve(
 ) -> tuple[Relation, list[str]]:
     """Return the relation that the option ``table`` names, and a warning for an ambiguous name.
 
-    ``equals`` compares nicknames. Raises `Broken` for a relation that may not replace ``before``,
-    and for an empty relation with an ambiguous name.
+    ``equals`` compares nicknames, ``before`` is the earlier relation. Raises `Broken` if the new
+    relation may not replace the earlier one, or is empty and has an ambiguous name.
     """
     table, column = options.quoted_table, f"{quoted(options.columns.nickname)}::text"
     value = f'lower({column} COLLATE "C")' if options.folds_nicknames else column
@@ -101,8 +101,8 @@ async def _require_same_users(
 ) -> None:
     """Raise `Broken` unless ``relation`` may replace the earlier relation ``before``.
 
-    A job may have loaded a new table and exchanged the names. Then the old table is still in the
-    same schema. In any other case, at least half of the sampled users must be in the new table.
+    If ``relation`` has users and the old table is still in the same schema, it may: a job has
+    exchanged their names. Otherwise, it must have at least half of the users in the old sample.
     """
     if relation.sample and await connection.fetchval(_IS_RENAMED, before.oid, relation.oid):
         return

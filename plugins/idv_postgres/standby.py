@@ -1,8 +1,8 @@
 """The check whether "not found" from a standby is reliable. The data of a standby may be old.
 
 A lookup on a standby also returns WAL positions, unless the last positions are recent. A statement
-reads the positions after its snapshot. So they are a lower bound for the data of the next
-statement, but not for the data of the same statement.
+takes its snapshot before it reads the positions. So its own data may be older than the positions,
+but the data of the next statement is not.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ WHERE pg_catalog.pg_is_in_recovery()
 """
 """SELECT of a standby's state as the last row of a lookup. Other rows have NULL in the last column.
 
-Any role may run it. The replayed position is read before the received position. It is higher only
-if the WAL receiver has received nothing yet."""
+Any role may run this SELECT. The replayed position is read first, so it exceeds the received
+position only if the WAL receiver has received nothing yet."""
 NO_LOOKUP = "SELECT $1::text, NULL, NULL, NULL LIMIT 0"
-"""A lookup without rows. `with_state` adds the state to it."""
+"""The SQL of a lookup that finds no row. By `with_state`, it returns only the state."""
 _MAX_STANDBYS = 100
 _MOMENT = 1 / 32
 """Fraction of ``max_lag`` for which a state is reused."""
@@ -36,7 +36,7 @@ _Start: TypeAlias = "tuple[float, Mapping[object, tuple[float, int]]]"
 
 @lru_cache(maxsize=16)
 def with_state(sql: str, *, is_batch: bool) -> str:
-    """Add the standby's state to the SQL of a lookup. In a batch, the first column is a number."""
+    """Add the standby's state to the SQL of a lookup. Rows of a batch begin with a number."""
     state = _STATE.format(place="NULL::bigint, " if is_batch else "")
     return f"SELECT q.*, NULL::text FROM (\n{sql}\n) AS q UNION ALL {state}"  # noqa: S608 - constants
 
@@ -54,7 +54,7 @@ class Standbys:
     def __init__(self, max_lag: float, timer: Callable[[], float] = time.monotonic) -> None:
         self._max_lag, self._timer = max_lag, timer
         self._replayed: Mapping[object, tuple[float, int]] = {}
-        """The time when each standby was first seen, and its last replayed position."""
+        """For each standby, the time when it was first seen, and its last replayed position."""
         self._received: list[tuple[float, int]] = []
         """Pairs of a time and a received position, of the last ``max_lag`` seconds."""
         self._required: float = 0
@@ -68,7 +68,7 @@ class Standbys:
         self._required = required - required % _PAGE_SIZE if is_empty else required
 
     def is_certain(self, standby: object) -> bool:
-        """Return whether a standby followed very recently. Then its next lookup reads no state."""
+        """Return whether a standby *followed* so recently that its next lookup needs no state."""
         certain, until, position = self._certain
         return standby == certain and self._timer() < until and position >= self._required
 

@@ -183,7 +183,7 @@ class PostgresTransaction(UserTransaction):
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """A transaction with a private event loop. ``table`` is empty in a read-only transaction."""
+    """A transaction with a private event loop. ``table`` is empty if the transaction only reads."""
 
     runner: asyncio.Runner
     connection: Connection
