@@ -122,7 +122,7 @@ class RedisBackend(Backend[RedisOptions]):
     async def _check(self) -> str | None:
         """Check the server. Return the reason why users may be missing, or ``None``.
 
-        Raises `Broken` if the server is configured to evict keys: ``ready`` may outlast the users.
+        Raises `Broken` if the server may evict keys, because it may evict users but keep ``ready``.
         """
         if self._cluster is not None:
             return await self._cluster.check()

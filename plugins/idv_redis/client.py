@@ -91,8 +91,8 @@ class Client:
     async def messages(self, channel: str, *, interval: float) -> AsyncGenerator[bytes | None]:
         """Yield the messages of a channel, and ``None`` after ``interval`` seconds without one.
 
-        The first item is ``None``, after the subscription. No later message is missed. Raises
-        `LookupFailed` when the connection is lost.
+        The first item is ``None``, and means that no later message is missed: the subscription is
+        active. Raises `LookupFailed` when the connection is lost.
         """
         try:
             redis: Any = await self._connected()
@@ -118,7 +118,7 @@ class Client:
         await asyncio.gather(*(each.aclose() for each in clients))
 
     async def _connected(self) -> Redis | RedisCluster:
-        """Return the client for the current URL. If the URL is from a file, it may have changed."""
+        """Return the client. If the URL has changed in its file, replace the client."""
         url = self._server.url.get_secret_value()
         if url != self._url:
             check_url(self._server.url)
@@ -190,7 +190,7 @@ async def _ask(sentinel: Any, service: str | None) -> tuple[int, str]:
 
 
 async def _connect_to_primary(connection: Any) -> None:
-    """Prepare a connection, but reject a replica. Every user may get the role by ``HELLO``."""
+    """Prepare a connection, but reject a replica. ``HELLO`` returns the role to every user."""
     await connection.on_connect()
     await connection.send_command("HELLO")
     if b"master" not in await connection.read_response():

@@ -31,7 +31,7 @@ _OF_NODE = (NotConnected, NoReply, ClusterDownError, OSError)
 _PAUSE = 1.0
 """Seconds for which a failed node gets no further commands.
 
-After a failure, redis-py reads the layout and commands of the cluster again: 0.1 s of CPU time.
+Without a pause, redis-py would spend 0.1 s of CPU time per failure to reload the layout.
 """
 _READ = """
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
@@ -110,11 +110,11 @@ class ClusterClient(Client):
 class ReadyKeys:
     """Decides whether ``ready`` keys are valid, by the *terms* that this process has seen.
 
-    A term is a period of one run of a server as the primary. A snapshot or a replica may have the
-    key, but lack the last writes. So there are three rules. A key with the ``run_id`` of this run
-    is valid in the first term of the run. A key with the ``run_id`` of another run is invalid. A
-    key with any other text is valid until this process notices a restart or a failover. After that,
-    it must be set again: this process must have found the key missing in the new term.
+    A term is a period in which one run of a server is the primary. A key may come from a snapshot
+    or a replica without the last writes, so its value decides. The ``run_id`` of this run is valid
+    in the first term of the run. The ``run_id`` of another run is invalid. Any other text is valid
+    until this process notices a restart or a failover. After that, it is valid only if this process
+    has found the key missing in the new term, because then the key was set in this term.
     """
 
     def __init__(self) -> None:
@@ -137,8 +137,8 @@ class ReadyKeys:
     ) -> str | None:
         """Return the reason why a server may lack users, or ``None``.
 
-        ``value`` is the value of the ready key ``key``. Evictions are detected by the number of
-        evicted keys, because the ``maxmemory-policy`` may have changed, or differ on replicas.
+        ``value`` is the value of the ready key ``key``. The number of evicted keys decides, not the
+        ``maxmemory-policy``, because the policy may have changed, or differ on a replica.
         """
         run_id, number = term = self._term(info)
         is_known = term in (self._first.setdefault(node, term), self._missing.get(key))

@@ -23,7 +23,7 @@ _OF_CLUSTER: _Reasons = (
         "the cluster cannot be reached, or url is not one of its nodes",
     ),
 )
-"""Reasons for errors of the client of a cluster. They take precedence over `_REASONS`."""
+"""Reasons for errors in a cluster. There, they take precedence over `_REASONS`."""
 _REASONS: _Reasons = (
     # The first match counts: redis-py derives most of these from ConnectionError.
     (exceptions.AuthenticationError, Broken, "the server refuses the user or password in the url"),

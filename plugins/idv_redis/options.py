@@ -21,18 +21,18 @@ from tornado_idv import (
 NOT_INSTALLED = (
     f"redis is not installed; install it with: {sys.executable} -m pip install 'redis>=6,<9'"
 )
-"""Error if redis-py is missing. It names the library: this project has no extras on PyPI."""
+"""Error if redis-py is missing, with the command that installs it."""
 IN_CLUSTER = (
     "the server is a node of a Redis Cluster; use a single server or Sentinels, or set "
     "cluster: true (only in a backend)"
 )
-"""Error for a cluster without ``cluster: true``. One key ``ready`` does not cover all nodes."""
+"""Error for a cluster without ``cluster: true``, since one key ``ready`` cannot cover all nodes."""
 _MIN_SECRET = 32
 _URL = re.compile(
     r"(?:rediss?://(?:[^@/?#\[\]]*@)?(?:\[[^\[\]@/?#]+\]|[^@/?#:\[\]]+)(?::[0-9]+)?(?:/[0-9]*/?)?"
     r"|unix://(?:[^@/?#]*@)?/[^@?#]+)(?:\?[^@#]*)?"
 )
-"""Pattern of valid URLs. If a password were not encoded, `urlsplit` could return a wrong host."""
+"""Pattern of valid URLs. It excludes unencoded passwords: `urlsplit` may find a wrong host."""
 
 
 def check_url(secret: SecretStr) -> SecretStr:
