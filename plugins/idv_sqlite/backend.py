@@ -75,7 +75,7 @@ class SqliteBackend(Backend[SqliteOptions]):
 
     @property
     def revision(self) -> str | None:
-        """The revision of the file at the last check. Earlier changes have purged the cache."""
+        """The file's revision at the last check. For changes up to it, the cache was purged."""
         return None if self._file is None else self._file.state.revision
 
     async def open(self) -> None:

@@ -1,8 +1,8 @@
 """The SQL of a lookup: one statement for each kind of query, and its parameters.
 
-SQLite may store a value in the type of the INSERT. So a column may hold a card number as a number
-or as bytes. Neither equals the queried text, and an existing user would be "not known here". So a
-lookup also queries these forms, and raises `Broken` for a row in one of them.
+SQLite may store a card number with the type of the INSERT, as a number or as bytes. Such a value
+never equals the queried text, and an existing user would be "not known here". So a lookup also
+queries the number and the bytes, and raises `Broken` for a row with one of them.
 
 Each form is a separate SELECT. With ``IN`` or ``OR``, SQLite's planner would ignore the index of a
 table that was small at its last ANALYZE.
@@ -22,7 +22,7 @@ from tornado_idv import ByNickname, Query
 Value = str | bytes | None
 
 _NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-"""Pattern of text without leading zeros that a numeric column of SQLite stores as a number."""
+"""Pattern of numbers without leading zeros. A numeric column of SQLite stores them as numbers."""
 _OPERANDS = {
     # A cast converts like an INSERT. Without the plus, its affinity would apply to the column.
     "text": "?{0}",
@@ -33,7 +33,7 @@ _OPERANDS = {
 }
 """The SQL of each form of a value. The parameters are text, bytes in UTF-8, and numeric text."""
 _AT_ONCE = (1, 2, 4, 8, 16, 32)
-"""The sizes of batches. There are few, because sqlite3 caches a prepared statement for each."""
+"""The sizes of batches. There are few, since sqlite3 caches a prepared statement per size."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +62,8 @@ class LookupStatement:
     ) -> LookupStatement:
         """Return the statement that finds a value in ``column``, a quoted SQL expression.
 
-        ``select`` selects users, with the column as ``name``. With ``is_text``, the column stores
-        numbers as text. With ``folds``, the case of ASCII letters is ignored.
+        ``select`` is a SELECT of users. It returns the column under the name ``name``. With
+        ``is_text``, the column stores numbers as text. With ``folds``, ASCII case is ignored.
         """
         forms = [
             *("text", "blob"),

@@ -26,16 +26,16 @@ from idv_sqlite.reader import Reader, connect
 from tornado_idv import Broken, FileSignature, Query, Step, Unavailable, User
 
 CHECKED_SIZE = 64 * 1024**2
-"""Up to this size in bytes, every page and row is checked. Above it, only schema and counts."""
+"""Maximum bytes to check by page and row. A larger file is checked by schema and row counts."""
 _LACKS_ROWS = "an index lacks rows of its table; repair it by the statement REINDEX"
 
 
 class State(NamedTuple):
     """The state of a file at a check. The next check compares it with the new state.
 
-    ``sidecars`` has the device and inode of the ``-wal`` and ``-shm`` files. An open connection
-    keeps these files, but new connections find them by name. ``revision`` can be compared after a
-    restart of the process. It is not newer than ``data_version``.
+    ``sidecars`` has the device and inode of the ``-wal`` and ``-shm`` files, because an open
+    connection keeps its files, but new connections find files by name. ``revision`` is read before
+    ``data_version``, and can be compared after a restart of the process.
     """
 
     signature: FileSignature
@@ -56,7 +56,7 @@ class OpenFile:
     watcher: aiosqlite.Connection
     state: State = field(init=False)
     _unmodified_after: int = field(default=-1, init=False)
-    """The number of completed statements when the file last had the signature in `state`."""
+    """The number of completed statements when the signature was last found unchanged."""
 
     @classmethod
     async def open(cls, options: SqliteOptions) -> OpenFile:
@@ -96,9 +96,9 @@ class OpenFile:
         return file
 
     def is_unmodified(self) -> bool:
-        """Return whether every ended lookup has read the file as it was when `state` was read.
+        """Return whether all completed statements have read the file as it was at the last check.
 
-        After each statement, the signature is read once for all lookups of the statement.
+        The signature is read again only if a statement was completed since the last reading.
         """
         completed = sum([reader.completed for reader in self.readers])
         if completed != self._unmodified_after:
@@ -140,7 +140,7 @@ class OpenFile:
         """Raise `Broken` if an index lacks rows of its table. For a view, check all tables.
 
         Without ``every_row``, rows are only counted, in a hundredth of the time. Counts do not show
-        wrong values in an index. ``PRAGMA quick_check`` checks no more, and less in SQLite 3.40.
+        wrong values in an index. ``PRAGMA quick_check`` does not show them, either.
         """
         found = await self.watcher.execute_fetchall(
             "SELECT t.name, i.name FROM sqlite_master AS t, pragma_index_list(t.name) AS i WHERE "

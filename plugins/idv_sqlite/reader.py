@@ -31,7 +31,7 @@ Row = Sequence[Any]
 
 _PAUSE = 0.01
 _STEPS = 10_000
-"""SQLite instructions between two checks for a waiting caller. A lookup by index takes 50."""
+"""SQLite instructions between two checks whether a caller waits. A lookup by index takes 50."""
 
 # At DEBUG, aiosqlite logs the parameters of every query, which are nicknames and card numbers.
 logging.getLogger("aiosqlite").setLevel(logging.INFO)
@@ -66,8 +66,8 @@ _Request: TypeAlias = "tuple[Sequence[Value], asyncio.Future[list[Row]]]"
 class Reader:
     """A connection with a queue of lookups.
 
-    If SQLite waited for a lock, it would block the thread, and the waits of many callers would add
-    up. So `fetch` waits instead, and repeats the lookup.
+    If SQLite waited for a lock, queued lookups would wait one after the other, each for the busy
+    timeout. So SQLite does not wait: `fetch` waits instead, and repeats the lookup.
     """
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
@@ -94,7 +94,7 @@ class Reader:
     async def fetch(self, lookup: LookupStatement, values: Sequence[Value]) -> list[Row]:
         """Return all rows of a lookup. ``values`` has a value for each ``?`` of its statement.
 
-        Raises `sqlite3.Error`. A locked database raises it only after `BUSY_TIMEOUT`.
+        Raises `sqlite3.Error`, for a locked database only after `BUSY_TIMEOUT`.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + BUSY_TIMEOUT
@@ -134,7 +134,7 @@ class Reader:
         self._serve_task = None
 
     async def _run_batch(self, lookup: LookupStatement, batch: list[_Request]) -> None:
-        """Run one statement. If it fails, run each lookup alone: a single one may be the cause."""
+        """Run one statement. If it fails, run each lookup alone, because one may be the cause."""
         found: list[list[Row]] = [[] for _ in batch]
         try:
             for place, *row in await self._execute(lookup, batch):

@@ -220,7 +220,7 @@ class SqliteTransaction(UserTransaction):
         self._numbers: Iterator[int] | None = None
 
     def _row_key(self, table: str) -> str:
-        """Return the name of the rowid, or in a table WITHOUT ROWID of the column of nicknames."""
+        """Return the name of the rowid or, in a table WITHOUT ROWID, of the column of nicknames."""
         rows = self._connection.execute("SELECT name FROM pragma_table_xinfo(?)", [table])
         columns = {name.lower() for (name,) in rows}
         for name in {"rowid", "_rowid_", "oid"} - columns:

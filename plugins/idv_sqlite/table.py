@@ -38,8 +38,8 @@ class Table:
 async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> Table:
     """Validate the table of users, and return its description.
 
-    Raises `Unavailable` with the existing names for a missing table or column, `Broken` for a
-    column that cannot store text or nicknames with a leading ``@``, and `sqlite3.Error`.
+    Raises `Unavailable` for a missing table or column, `Broken` for a column that turns text into
+    numbers or for stored nicknames with a leading ``@``, and `sqlite3.Error`.
     """
     table = options.table
     rows = await connection.execute_fetchall(
@@ -124,7 +124,7 @@ async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions
 
 
 def _affinity(declared: str) -> Literal["text", "numeric", "none"]:
-    """Return the affinity of a declared type. SQLite has the same rules in the same order.
+    """Return the affinity of a declared type, by the rules of SQLite in their order.
 
     Text affinity turns numbers into text. Numeric affinity turns numeric text into numbers.
     """
