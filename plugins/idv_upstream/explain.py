@@ -38,7 +38,7 @@ class Recorder(Sender):
     async def send(
         self, request: Request, wants_body: WantsBody, *, on_new: bool = False
     ) -> Response:
-        """Send a request, and record it with its response. Read bodies that a lookup skips, too."""
+        """Send a request. Record it and its response, even a body that a lookup does not read."""
         shown = _masked(self.shown(request))
         self._steps.append(Step("request", f"{shown.method} {shown.url}"))
         self._steps.append(Step("request headers", shown.headers))
@@ -54,7 +54,7 @@ class Recorder(Sender):
 
 
 def bounded(steps: list[Step]) -> Iterator[Step]:
-    """Yield the steps with the length to show. Bodies with several users have a lower length."""
+    """Yield the steps with the number of characters to show: fewer for several users."""
     for index, step in enumerate(steps, 1):
         shown = step.shown
         if step.name == "response body":

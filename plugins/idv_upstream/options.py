@@ -66,8 +66,8 @@ class UpstreamOptions(BackendOptions):
     echo_header: HeaderName | None = None
     """A request header with a unique id, which the upstream returns in its response."""
     confirm_not_found: bool = True
-    """Confirm "not found" by a second request on a new connection. It is skipped if the response
-    has the id of ``echo_header``, or if the first connection was new."""
+    """Confirm "not found" by a second request on a new connection, unless the response has the id
+    of ``echo_header``, or the first connection was new."""
     cache_control: Literal["follow", "ignore"] = "follow"
     """Shorten the cache time of a response by its ``Cache-Control`` (follow), or not (ignore)."""
     auth: Credential = NoCredential()

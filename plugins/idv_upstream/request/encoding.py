@@ -78,7 +78,7 @@ def _read(match: re.Match[str], names: Sequence[str], found: list[str]) -> str:
 
 
 def _quotes(shown: str, around: str) -> Iterator[str]:
-    """Yield the quotes around each placeholder as one string, innermost quote first."""
+    """Yield for each placeholder the quotes around it as one string, from the inside out."""
     done = 0
     for match in _QUOTED.finditer(shown):
         yield from [around] * shown.count(_SLOT, done, match.start())
@@ -106,8 +106,8 @@ class Placeholders:
     def compile(self, text: str, value: Encode = str, literal: Encode = str) -> Parts:
         """Compile ``text``. ``value`` encodes values, and ``literal`` the text around them.
 
-        Raises `ValueError` for an unknown placeholder, and for a placeholder whose value cannot be
-        escaped safely between its quotes. ``literal`` may raise `ValueError`, too.
+        Raises `ValueError` for an unknown placeholder, for a placeholder between quotes that cannot
+        be escaped safely, and for a text that ``literal`` rejects.
         """
         if _SLOT in text:
             raise ValueError("a NUL character cannot be sent")
@@ -243,7 +243,7 @@ def _parameters(members: Mapping[str, str], known: Placeholders) -> list[Parts]:
 
 
 def _url_part(text: str, known: Placeholders, literal: Encode) -> Parts:
-    """Compile a part of a URL. In a part with a placeholder, quotes must not be percent-encoded."""
+    """Compile a part of a URL. Reject percent-encoded quotes in a part with a placeholder."""
     parts = known.compile(text, percent_encode, literal)
     if any(map(callable, parts)) and _ENCODED_QUOTE.search(text):
         raise ValueError("write quotes and backslashes unencoded; this service encodes them")
@@ -263,7 +263,7 @@ def _in_json(text: str) -> str:
 
 
 def _literal(safe: str) -> Encode:
-    """Return an encoder for a part of a URL. It encodes only characters that are invalid there."""
+    """Return an encoder for the constant text of a URL. It encodes only invalid characters."""
 
     def encode(text: str) -> str:
         if _BAD_PERCENT.search(text):

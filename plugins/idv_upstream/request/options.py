@@ -164,7 +164,7 @@ class CardRequest(FirstRequest):
 
 
 def _report(problems: Iterable[Problem]) -> None:
-    """Raise one `ValidationError` with all problems and their locations. Without any, return."""
+    """If there are problems, raise one `ValidationError` with all problems and their locations."""
     details = [
         InitErrorDetails(
             type=PydanticCustomError("value_error", "{error}", {"error": text}),

@@ -77,11 +77,11 @@ class ResponseMapper:
                 field.expression = _Recorded(field.name, field.expression, steps)
 
     def is_not_known(self, document: Any) -> bool:
-        """Return true if ``not_known_when`` is absent or true for a body. Raises `Broken`."""
+        """Return whether ``not_known_when`` is true, or is not configured. Raises `Broken`."""
         return not self._is_false("not_known_when", document)
 
     def user(self, query: Query, document: Any) -> User | None:
-        """Return the user in ``document``, or ``None`` for a certain "not found".
+        """Return the user in ``document``, or ``None`` if "not found" is certain.
 
         For any other document, raises `Unavailable`, or `Broken` with the problem and its place.
         """
@@ -100,7 +100,7 @@ class ResponseMapper:
         return User(self._fields["plan"].required(record), card_number, nickname, url)
 
     def id(self, query: Query, document: Any) -> str | None:
-        """Return the id of the user in ``document``, or ``None`` for a certain "not found"."""
+        """Return the id of the user in ``document``, or ``None`` if "not found" is certain."""
         record = self._record_of(query, document, echo=False)
         return None if record is None else self._fields["id"].required(record)
 
@@ -138,7 +138,7 @@ class ResponseMapper:
         return condition is not None and is_falsy(condition.evaluate(document))
 
     def _records(self, document: Any, query: Query) -> list[Any]:
-        """Return the selected record as a list, or the records of a selected list."""
+        """Return the selected records: those of a list, or a single record as a list."""
         select = self._expressions.get("select")
         given = document if select is None else select.evaluate(document)
         if select is None or type(given) is not list:
@@ -177,7 +177,7 @@ class ResponseMapper:
         raise Broken(f"the response is {json_type(given)}, not a record{hint}")
 
     def _is_disabled(self, record: Any, query: Query, *, echo: bool) -> bool:
-        """Return true if ``not_known_when`` reads a member of the record, and is true for it."""
+        """Return whether ``not_known_when`` is true for a record, and reads one of its members."""
         condition = self._expressions.get("not_known_when")
         if condition is None or not condition.reads(record):
             return False

@@ -50,9 +50,9 @@ _DEFAULTS: Mapping[int, Outcome] = {
 def outcome(status: int, overrides: Mapping[int, Outcome]) -> Outcome:
     """Return the outcome for a status code.
 
-    An override of 404 also applies to 204 and 410, because a wrong path may cause all three. Codes
-    without a default are `BROKEN`. Redirects are among them, since they are not followed. The codes
-    401, 403 and 407 refuse the credentials of this service, not of a client.
+    An override of 404 also applies to 204 and 410, because a wrong path may cause each of them. A
+    code without a default is `BROKEN`, such as a redirect, because redirects are not followed, and
+    401, 403 or 407, because they refuse the credentials of this service, not of a client.
     """
     configured = overrides.get(status) or (overrides.get(404) if status in _LIKE_404 else None)
     return configured or _DEFAULTS.get(status, Outcome.BROKEN)
@@ -72,8 +72,8 @@ class ResponseOptions(Options):
     """An expression for the error message in a response without a user. The message is logged, with
     the requested value, long numbers, mail addresses and secrets masked."""
     complete_when: ExpressionText | None = None
-    """A condition on the whole response that is true without a further page. A false condition
-    means that the response is an error."""
+    """A condition on the whole response that is true if the list of users is complete. If it is
+    false, the response is one page of several, or an error, and the lookup fails."""
     select: ListText | None = None
     """An expression for the user's record, or for a list of records. The default is the whole
     response. An empty list means "not found"."""
@@ -96,9 +96,9 @@ class ResponseOptions(Options):
     """Require the requested nickname or card number in the response. With false, any user is
     accepted as the requested user."""
     not_known_when: ExpressionText | None = None
-    """The expected content of a "not found" response. It guards against a wrong ``base_url``, whose
-    404 pages do not match. A user with a matching record, such as a disabled user, is also "not
-    found"."""
+    """A condition on the body of a response with a "not found" status. If it is false, as for a 404
+    page of a wrong ``base_url``, the lookup fails. If it is true for the record of a user, such as
+    a disabled user, the user is "not found", too."""
     media_type: Literal["json", "any"] = "json"
     """The required media type of a response: JSON, or any."""
 
@@ -165,10 +165,10 @@ class ResponseOptions(Options):
 def _results_for_others(expression: Expression, errors: Sequence[Expression]) -> list[Any]:
     """Return the results of an expression for unexpected responses, such as error responses.
 
-    The expression is evaluated on generated documents. They vary each member that the expression
-    or a condition in ``errors`` reads: the member is missing, an unknown text, a literal of
-    ``errors``, the document itself, or a list with the document. Documents for which a condition in
-    ``errors`` is true are omitted.
+    The expression is evaluated on generated documents. In them, each member that the expression or
+    a condition in ``errors`` reads is missing, or has one of these values: `_OTHER`, a literal of
+    ``errors``, the document itself, or a list of the document. If a condition in ``errors`` is true
+    for a document, the document is omitted.
     """
     names = sorted(expression.members.union(*(each.members for each in errors)))
     nodes = [node for each in errors for node in nodes_of(each.node)]

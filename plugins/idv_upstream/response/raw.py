@@ -34,7 +34,7 @@ class Response(NamedTuple):
     """The headers. Their names are case-insensitive."""
     body: bytes
     is_certain: bool = True
-    """True if an id, or a new connection, shows that the response belongs to its request."""
+    """True if the response certainly belongs to its request, by an id or a new connection."""
 
 
 def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
@@ -91,7 +91,7 @@ def too_long() -> Broken:
 
 
 def _decompress(body: bytes, coding: str) -> bytes:
-    """Return a decompressed body. A decompression bomb costs no memory beyond `MAX_BODY`."""
+    """Return a decompressed body. Raises `Broken` for more than `MAX_BODY` bytes."""
     if coding not in {"gzip", "x-gzip", "deflate"}:
         raise Broken("a compressed response of an unsupported kind")
     stream = zlib.decompressobj(32 + zlib.MAX_WBITS)  # detects gzip or zlib by the header

@@ -32,8 +32,8 @@ _SECONDS = re.compile(r"[0-9]{1,10}", re.ASCII)
 def freshness(headers: MultiMapping[str]) -> tuple[float | None, bool]:
     """Return the maximum cache time of a response in seconds, and whether it may be cached at all.
 
-    Without a valid limit, the time is ``None``. ``s-maxage`` precedes ``max-age``, since the cache
-    is a shared one. The ``Age`` of the response is subtracted. Invalid values are ignored.
+    The time is ``s-maxage``, because this cache is shared, or else ``max-age``, less the ``Age`` of
+    the response. Invalid values are ignored. Without a valid value, the time is ``None``.
     """
     text = ",".join(headers.getall("Cache-Control", ()))
     directives = {name.lower(): quoted or plain for name, quoted, plain in _DIRECTIVE.findall(text)}
@@ -156,7 +156,7 @@ class ResponseReader:
         return f": {printable(_PRIVATE.sub('…', masked)[:_MAX_MESSAGE])}"
 
     def _is_read(self, response: Response) -> bool:
-        """Return true if the body has the result, false for "not found". Raises `LookupFailed`."""
+        """Return true for a body to map, false for a "not found" status. Raises `LookupFailed`."""
         status = response.status
         meaning = outcome(status, self._statuses)
         if meaning is Outcome.READ:

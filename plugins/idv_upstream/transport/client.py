@@ -49,7 +49,7 @@ class NoResponse(Unavailable):
     """Raised if no part of a response arrives. A repeatable request may then be sent again."""
 
     status: ClassVar[None] = None
-    """Always ``None``, where a `Response` has its status code."""
+    """The status code: always ``None``, since there is no response."""
 
 
 # The first row with a matching class counts.
@@ -72,15 +72,15 @@ _CERTIFICATE_ALERT = re.compile(
 )
 
 _is_reused: ContextVar[bool] = ContextVar("is_reused", default=True)
-"""True if the last request of this task reused a connection. A trace of aiohttp takes 10 µs."""
+"""True if the last request of this task reused a connection. aiohttp's tracing would take 10 µs."""
 
 
 class _Resolver(AbstractResolver):
     """Calls the system's resolver in separate threads, with the timeout `CONNECT_TIMEOUT`.
 
-    In the event loop's resolver, all backends would share a few threads, and a name server that
-    does not respond would block all of them. A call cannot be cancelled, and may take a minute.
-    Requests for the same name share a call, so there is at most one thread per name.
+    The event loop's resolver has a few threads for all backends, and a name server that does not
+    respond would block all of them. A call to the resolver cannot be cancelled, and may take a
+    minute. Requests for the same name share a call, so a name has at most one thread.
     """
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class _Resolver(AbstractResolver):
 class _Connector(aiohttp.TCPConnector):
     """A connector that discards pooled connections with unexpected data, and sets `_is_reused`.
 
-    Without it, aiohttp would read such data as the response to the next request.
+    A connector of aiohttp would read such data as the response to the next request.
     """
 
     async def connect(
@@ -149,7 +149,7 @@ class _NoCookies(aiohttp.DummyCookieJar):
 async def _without_retry(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Replace aiohttp's errors, so that its session does not repeat an idempotent request."""
+    """Replace errors of aiohttp, because after some its session repeats idempotent requests."""
     try:
         return await handler(request)
     except (aiohttp.ClientError, OSError) as error:
@@ -233,7 +233,7 @@ class Client:
 
 
 async def _read(content: aiohttp.StreamReader) -> bytes:
-    """Return a body, cut after `MAX_BODY` + 1 bytes. The last byte shows that it is too long."""
+    """Return a body, cut after `MAX_BODY` + 1 bytes, enough to show that it is too long."""
     if content.is_eof():  # a short body usually arrives with its head
         return content.read_nowait(MAX_BODY + 1)
     body = bytearray()

@@ -70,7 +70,7 @@ class Sender:
     ) -> None:
         self._base_url = base_url
         self._retry_after: dict[str, float] = {}
-        """The time at which ``Retry-After`` ends, by origin."""
+        """For each origin, the time when its last ``Retry-After`` ends."""
         self._auth = auth
         self._client = Client(Tls(tls, name, timer), connections)
         self._tokens = None
@@ -144,7 +144,7 @@ class Sender:
         return result
 
     def _wait(self, origin: str) -> float:
-        """Return the seconds until the ``Retry-After`` of an origin ends, at most 0 without one."""
+        """Return the seconds until the ``Retry-After`` of an origin ends. 0 or less means none."""
         return self._retry_after[origin] - self._timer() if origin in self._retry_after else 0.0
 
     async def _attempt(self, lookup: _BoundRequest) -> Response | NoResponse:

@@ -72,8 +72,8 @@ class Tls:
     def context(self) -> ssl.SSLContext:
         """Return the context for a new connection. Reload changed files, at most once per second.
 
-        Invalid files are logged. The next check, a second later, reads them again. For example, a
-        certificate and its key do not match until both are replaced.
+        Invalid files are logged, and read again a second later, because a certificate and its key
+        do not match while only one of them is replaced.
         """
         if self._files and self._timer() >= self._check_at:
             self._check_at = self._timer() + _CHECK_INTERVAL
@@ -97,7 +97,7 @@ def _signatures(files: list[Path]) -> list[FileSignature | None]:
 
 @cache
 def _shared_context(options: TlsOptions) -> ssl.SSLContext:
-    """Return the context of all backends without files. It is shared, since it loads slowly."""
+    """Return the context that all backends without files share, because it takes long to load."""
     return _context(options)
 
 

@@ -24,10 +24,10 @@ _PAUSE = 5.0
 _PAUSE_FACTOR = 4
 _DEFAULT_LIFETIME = 300.0
 _MAX_LIFETIME = 3600.0
-"""Maximum lifetime of a token. It limits the use of a revoked token: some upstreams respond to it
-with an empty list instead of 401."""
+"""Maximum seconds to use a token. An upstream may respond to a revoked token with an empty list
+instead of 401, and then users are "not found" until the token is replaced."""
 _FIRST_TIMESTAMP, _FIRST_IN_MILLISECONDS = 1e9, 1e11
-"""The lowest ``expires`` that is read as a Unix time in seconds, and as one in milliseconds."""
+"""From the first number on, ``expires`` is a Unix time; from the second on, in milliseconds."""
 
 _NO_TIME = (TypeError, ValueError, OverflowError)
 _ISSUED = (200, 201)
@@ -38,7 +38,7 @@ _TEMPORARY = (408, 429, *range(500, 1000))
 class Tokens:
     """Caches a token, and requests a new token before the old token expires.
 
-    Concurrent callers share one request to the issuer. Cancelling a caller does not cancel it. The
+    Concurrent callers share one request to the issuer. It continues if a caller is cancelled. The
     pause after a failure is the issuer's ``Retry-After``, but at least 5 s. If the same request is
     refused repeatedly, the pause grows up to ``max_pause``. ``timeout`` is the maximum time of one
     request to the issuer, in seconds.
@@ -86,8 +86,7 @@ class Tokens:
     def invalidate(self, token: str) -> bool:
         """Drop a rejected token. Return whether to try a new token.
 
-        If the new token is rejected, too, the token is not the cause. Then no further token is
-        requested for 5 s.
+        For 5 s after a new token was rejected, too, return false: the token is not the cause.
         """
         if token == self.latest:
             if self._timer() < self._rejected_until:
