@@ -2,8 +2,8 @@
 
 Four times a second, the backend compares the file's signature (its inode, size and times) with the
 last one. This works on every file system and for every way to replace a file. After a change, the
-backend waits for two equal signatures in a row. Then the write has ended, and a later edit will
-change the times.
+backend waits for two equal signatures in a row. Then the write has ended, and a later edit gives
+the file another signature.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ Steps = tuple[int | str, ...]
 class Fixture:
     """The contents of a fixture file.
 
-    ``users`` maps two queries to each user. ``faults`` maps queries to faults, and ``None`` to the
-    fault of all queries. ``counted`` is true if the file has a ``count``.
+    ``users`` has each user by nickname and by card number. ``faults`` maps queries to faults, and
+    ``None`` to the fault of all queries. ``counted`` is true if the file has a ``count``.
     """
 
     users: Mapping[Query, User] = field(repr=False)
