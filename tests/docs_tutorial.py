@@ -25,7 +25,7 @@ from support.processes.shell_commands import ShellCommands, shell_commands
 
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*\n)((?:(?!\$ ).*\n)*)", re.MULTILINE)
 _PORT = re.compile(r"(?<=[: ])(?:80|90)\d\d\b")
-_SERVER = re.compile(r"tornado-idv serve|nginx|datasette|python3 (-m|\S+\.py$)")
+_SERVER = re.compile(r"tornado-idv serve|nginx|python3 (-m|\S+\.py$)")
 _END = "end of the command, exit code"
 # A change is visible within a second: these are repeated until they respond as documented.
 _REPEATED = ("curl ", "identify ", "tornado-idv health")

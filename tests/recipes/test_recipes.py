@@ -80,7 +80,6 @@ RECIPES = [
     Recipe("PostGraphile", peers.postgraphile),
     Recipe("Directus", peers.directus_imitation, ("directus.token", DIRECTUS_TOKEN)),
     Recipe("PocketBase", peers.pocketbase_imitation, ("pocketbase.password", POCKETBASE_PASSWORD)),
-    Recipe("A JSON view of a database", peers.datasette),
     Recipe("Keycloak", peers.keycloak_imitation, ("keycloak.secret", KEYCLOAK_SECRET), folds=True),
     Recipe("This service itself", peers.itself, ("directory.key", KEY), tells_profile_url=True),
 ]
@@ -225,7 +224,6 @@ MISFITS = (
     ("PostGraphile", "select: data.found", "select: data.fund"),
     ("Directus", "plan: plan", "plan: tariff"),
     ("PocketBase", "login='{nickname}'", "nick='{nickname}'"),
-    ("A JSON view of a database", '"2": Pro', '"3": Pro'),
     ("Keycloak", "query: {username:", "query: {name:"),
 )  # fmt: skip
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -136,22 +135,6 @@ def postgraphile_over_database(folder: Path) -> Iterator[tuple[str, PostgresServ
         serving = ("--host", "127.0.0.1", "--port", "{port}", "--disable-query-log")
         with started([*program, *options, *serving], folder) as peer:
             yield peer.address, server
-
-
-@contextmanager
-def datasette(folder: Path) -> Iterator[str]:
-    """Datasette over a SQLite file."""
-    connection = sqlite3.connect(folder / "people.db")
-    connection.execute(
-        "CREATE TABLE users (login TEXT PRIMARY KEY, card TEXT NOT NULL UNIQUE, plan_id INTEGER)"
-    )
-    rows = [(user.nickname, user.card_number, LEVELS[user.plan]) for user in USERS]
-    connection.executemany("INSERT INTO users VALUES (?, ?, ?)", rows)
-    connection.commit()
-    connection.close()
-    program = python_program("datasette")
-    with started([*program, "serve", "people.db", *_ON_A_FREE_PORT], folder) as peer:
-        yield peer.address
 
 
 @contextmanager
