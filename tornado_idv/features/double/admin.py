@@ -35,7 +35,7 @@ class DoubleHandler(AdminHandler):
         return cast("Double", self.settings["parts"][Double.name])
 
     def query(self, text: str) -> Query:
-        """Parse an identifier in a path or body. Raises `AdminError` if it is invalid."""
+        """Parse an identifier in a path or body. Raises `AdminError` for an invalid one."""
         try:
             return self.operations.identifiers.parse_any(text)
         except InvalidFormat as error:

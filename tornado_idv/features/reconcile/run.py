@@ -78,8 +78,8 @@ class Run:
         self._gone: list[Account] = []
         self._since: dict[str, Absence] = {}
         self._others: set[str] = set()
-        """Identifiers found or undetermined in at least one row, if ``grace`` is 0. No row with
-        such an identifier is listed."""
+        """With a ``grace`` of 0: identifiers found or undetermined in at least one row. No row
+        with such an identifier is listed."""
         self._invalid: list[Account] = []
         self._shortest_found = inf
 

@@ -72,7 +72,7 @@ class Snapshots(Part):
         self._path: Path | None = None
         self._files: SnapshotFiles | None = None
         self._changes = 0
-        """Number of purges and reloads. If it changes during a write, the new file is outdated."""
+        """Number of purges and reloads. A change during a write makes the new file outdated."""
         self._persisted: list[Texts] = [Texts()]
         """Identifiers of the users in the written file, and in the file being written. A reload
         keeps them, because the next directory must detect deleted users of both files."""
@@ -89,7 +89,7 @@ class Snapshots(Part):
         return Prepared(partial(self.follow, settings, directory))
 
     def follow(self, settings: Settings, directory: Directory) -> None:
-        """Use this directory for further snapshots. If it is the first, restore answers into it."""
+        """Use this directory for further snapshots. The first one gets the restored answers."""
         self._changes += 1
         self._directory = directory
         directory.cache.on_purge = partial(self._on_purge, directory)
