@@ -80,8 +80,7 @@ class ProfileSite:
         """
         scheme, mark, rest = text.partition("://")
         authority, slash, path = rest.partition("/")
-        lowered = f"{scheme}{mark}{authority}".lower() + (slash + path).rstrip("/")
-        match = _SITE.fullmatch(lowered)
+        match = _SITE.fullmatch(f"{scheme}{mark}{authority}".lower() + (slash + path).rstrip("/"))
         if match is None or not text.isascii():
             raise ValueError("not a site address; write it like https://profiles.example")
         default = _DEFAULT_PORT[match["scheme"]]

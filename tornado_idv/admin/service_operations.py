@@ -52,13 +52,12 @@ class ServiceOperations:
         return [guard.name for guard in self.directory.guards]
 
     async def report(self, *, take_lag: bool = False) -> Report:
-        process = self.process_report(take_lag=take_lag)
         phase: Phase = "draining" if self.draining else "ready"
         return Report(
             phase,
             os.getpid(),
             self.counters.started_at,
-            process,
+            self.process_report(take_lag=take_lag),
             self.counters,
             last_reload=self.reloads.last,
         )

@@ -79,8 +79,7 @@ def complete_backend(context: click.Context, _: click.Parameter, incomplete: str
     path = context.params.get("config_path") or _find_config()
     try:
         tree = yaml_loader.read(path.read_bytes(), str(path))
-        backends = Resolved(tree, path, os.environ).tree["backends"]
-        names = [str(each["name"]) for each in backends]
+        names = [str(each["name"]) for each in Resolved(tree, path, os.environ).tree["backends"]]
     except (IdvError, OSError, LookupError, TypeError):
         return []
     return [each for each in names if each.startswith(incomplete)]

@@ -36,9 +36,8 @@ def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
         if isinstance(shadow := value_at(each, "shadow"), yaml_loader.Mapping)
     ]
     yield from _duplicates(file, _texts(shadows, "state"), "another shadow has this file")
-    shared = value_at(tree, "shared_cache")
     needed: tuple[tuple[str, str, Any], ...] = (
-        ("shared_cache", "shared_cache", shared),
+        ("shared_cache", "shared_cache", value_at(tree, "shared_cache")),
         *(("backends.shadow", path, shadow) for path, shadow in shadows),
     )
     for setting, path, value in needed:

@@ -45,8 +45,7 @@ class RequestHead(Struct, frozen=True):
         """Return the ``Connection`` header line of a response, or ``""`` if it needs none."""
         if not keep_alive:
             return "Connection: close\r\n"
-        is_http_1_0 = self.start_line.version == "HTTP/1.0"
-        return "Connection: keep-alive\r\n" if is_http_1_0 else ""
+        return "Connection: keep-alive\r\n" if self.start_line.version == "HTTP/1.0" else ""
 
     __repr__ = object.__repr__  # the target may contain a nickname
 

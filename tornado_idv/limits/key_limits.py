@@ -119,8 +119,7 @@ class KeyLimits(Struct, eq=False):
         """
         for at, limit in enumerate((self.requests, self.misses), self.at):
             if limit is not None:
-                longest = self.clock() + limit.tolerance + limit.interval
-                self.tats[at] = min(self.tats[at], longest)
+                self.tats[at] = min(self.tats[at], self.clock() + limit.tolerance + limit.interval)
 
     def charge_miss(self) -> None:
         """Count a miss, unless the limit of misses is exceeded."""

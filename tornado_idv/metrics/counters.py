@@ -54,8 +54,7 @@ class Durations(Struct, eq=False):
 
 def sum_buckets(buckets: Iterable[list[int]]) -> list[int]:
     """Return the sums of the buckets of several histograms."""
-    empty = [0] * (len(BOUNDS) + 1)
-    return [sum(column) for column in zip(empty, *buckets, strict=True)]
+    return [sum(column) for column in zip([0] * (len(BOUNDS) + 1), *buckets, strict=True)]
 
 
 class BackendCounters:

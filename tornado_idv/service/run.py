@@ -92,9 +92,8 @@ class Signals:
         self.stop = asyncio.Event()
         self._starting = task
         self._abort = abort
-        loop = asyncio.get_running_loop()
         for number in _STOP:
-            loop.add_signal_handler(number, self._on_stop, number)
+            asyncio.get_running_loop().add_signal_handler(number, self._on_stop, number)
 
     def ready(self, on_hangup: Callable[[], object]) -> None:
         """End the start phase. From now on a stop is a drain, and SIGHUP calls ``on_hangup``."""

@@ -229,7 +229,6 @@ async def service_of_one_process(
     key store or a backend cannot be opened or an address cannot be bound.
     """
     sockets = public_sockets(settings.server, file.addresses_for(settings))
-    kinds = installed_kinds(manager)
     async with AsyncExitStack() as stack:
         if (admin := settings.admin) is not None:
             # The import is slow, and most services have no admin listener. Its socket is bound
@@ -245,7 +244,7 @@ async def service_of_one_process(
         operations = service.operations
 
         async def apply(file: ConfigFile) -> ReloadResult:
-            (await prepare_file(file, kinds, service.prepare)).commit()
+            (await prepare_file(file, installed_kinds(manager), service.prepare)).commit()
             return ReloadResult(needs_restart=service.needs_restart)
 
         def end(result: ReloadResult, audited: Audited) -> None:
@@ -308,8 +307,7 @@ async def public_listener(
             server.connections_limit,
             parts,
         )
-        key_count = len(keys.ring.ids)
         with sockets as (own,), closing(server):
             await server.listen(own, tls)
-            summary = addresses_of(own), settings.server.scheme, None, key_count
+            summary = addresses_of(own), settings.server.scheme, None, len(keys.ring.ids)
             yield Service(*summary, settings, server, operations, keys, directories, shared)

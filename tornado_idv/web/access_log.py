@@ -107,8 +107,7 @@ class AccessLog(RequestLog):
 
     def add(self, record: AccessRecord) -> None:
         if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_FLUSH_INTERVAL, self._on_timer)
+            self._timer = asyncio.get_running_loop().call_later(_FLUSH_INTERVAL, self._on_timer)
         now = time.time()
         if not self._since <= now < self._until:
             milliseconds = int(now * 1000)

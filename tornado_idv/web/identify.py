@@ -39,8 +39,7 @@ class LookupHandler(AuthenticatedHandler):
         self.respond(await self._look_up(query, limits))
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
-        context = RequestContext(self.request_id, self.trace)
-        result = answer(self.api, query, limits, context)
+        result = answer(self.api, query, limits, RequestContext(self.request_id, self.trace))
         if isinstance(result, Result):
             return result
         with suppress(Exception):  # `result` turns the exception into a response
@@ -59,11 +58,9 @@ class IdentifyHandler(LookupHandler):
         self.set_fields(self.operation.fields)
 
     async def post(self) -> None:
-        key = self.accepted_key(self.operation.scope)
-        limits = self.limits_within(key)
+        limits = self.limits_within(self.accepted_key(self.operation.scope))
         check_media_types(self.request.headers)
-        parse = partial(self.operation.query, self.body, self.api.identifiers)
-        await self.look_up(parse, limits)
+        await self.look_up(partial(self.operation.query, self.body, self.api.identifiers), limits)
         self.learn_head(self.operation, read_query)
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:

@@ -69,8 +69,7 @@ def valid_request_id(requested: str) -> str | None:
 def build_response(status: int, request_id: str, body: bytes, fields: str = "") -> bytes:
     """Return a complete response. ``fields`` are more header lines, each with its line break."""
     prefix = _prefix(int(time.time()), status)
-    head = f"{prefix}{request_id}\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    return f"{prefix}{request_id}\r\n{fields}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 @lru_cache(maxsize=64)

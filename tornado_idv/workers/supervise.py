@@ -50,8 +50,7 @@ def supervise(
         if admin:
             admin_sockets = bind("change admin.host or admin.port", Address(admin.host, admin.port))
         kinds = installed_kinds(manager)
-        limiters = make_limiters(settings.limits)
-        current = Configuration(file, settings, manager, kinds, limiters)
+        current = Configuration(file, settings, manager, kinds, make_limiters(settings.limits))
         current.sockets = SocketFiles(addresses_of(public[0]))
 
         def on_ready(key_count: int) -> None:

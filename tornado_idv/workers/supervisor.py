@@ -159,8 +159,7 @@ class Supervisor:
         """Detach a forked process from the supervisor, and run the function of the slot."""
         # The manager ignores SIGTERM: it serves until all workers end, even if a service manager
         # sends SIGTERM to all processes.
-        own = (*_ONLY_OURS, signal.SIGTERM) if slot.name == MANAGER else _ONLY_OURS
-        self._signals.leave(own)
+        self._signals.leave((*_ONLY_OURS, signal.SIGTERM) if slot.name == MANAGER else _ONLY_OURS)
         for child in self._children:
             child.close()  # otherwise those processes would not notice the end of the supervisor
         return slot.run(sock)

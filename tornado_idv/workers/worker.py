@@ -46,7 +46,6 @@ def run_worker(
         # it starts a successor first.
         retire = lambda: channel.update(retiring=True)  # noqa: E731
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, retire)
-        dropped = lambda: logs.writer.dropped  # noqa: E731
         requests = _Requests(channel, current)
         with file.located():
             async with AsyncExitStack() as stack:
@@ -58,7 +57,7 @@ def run_worker(
                         settings,
                         current.plugins,
                         logs.access,
-                        dropped,
+                        lambda: logs.writer.dropped,
                         sockets=nullcontext([sockets]),
                         common=current.limiters,
                     )
@@ -108,8 +107,7 @@ class _Requests:
                     async with self._lock:
                         await self._prepare(service, connection, content)
         except Exception as error:  # noqa: BLE001 - the other workers still respond
-            text = "command %s failed:\n%s"
-            _log.error(text, message["op"], format_traceback(error))
+            _log.error("command %s failed:\n%s", message["op"], format_traceback(error))
             connection.send(error=type(error).__name__)
 
     async def _prepare(self, service: Service, connection: MessageStream, content: str) -> None:

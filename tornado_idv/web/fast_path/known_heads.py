@@ -76,8 +76,7 @@ class KnownHeads:
 
     def learn(self, head: RequestHead, key_id: str, operation: Operation, read: Read) -> None:
         """Learn the head of a request accepted by the handlers."""
-        meaning = _Meaning(operation, read, self._bodies[operation.route])
-        self.templates.learn(head, key_id, meaning)
+        self.templates.learn(head, key_id, _Meaning(operation, read, self._bodies[operation.route]))
 
 
 def read_query(api: ApiContext, operation: Operation, _: ApiKey, body: bytes) -> KnownBody:
@@ -220,8 +219,7 @@ class PendingResponse(Struct, eq=False):
         result, keep_alive = self.lookup.result(), self.keep_alive
         fields = self.fields + result.fields
         fields += self.template.connection_field if keep_alive else "Connection: close\r\n"
-        response = _render(self.api, self.request, self.started_at, result, fields)
-        self.sink.send(response)
+        self.sink.send(_render(self.api, self.request, self.started_at, result, fields))
         self.sink.on_response_complete(keep_alive=keep_alive)
 
 
@@ -230,8 +228,7 @@ def _render(
 ) -> bytes:
     """Return the response as bytes. Count and log the response."""
     response = build_response(result.status, request.request_id, result.body, fields)
-    seconds = monotonic() - started_at
-    record_response(api.counters, api.access_log, request, result, seconds)
+    record_response(api.counters, api.access_log, request, result, monotonic() - started_at)
     return response
 
 
