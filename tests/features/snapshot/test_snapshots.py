@@ -204,9 +204,11 @@ async def test_reload_while_it_is_written_leaves_none_with_answers_of_both(
 
 @pytest.mark.parametrize("before", ["nothing", "a purge that removes the file", "a failed write"])
 @pytest.mark.parametrize("during", [False, True])
+@pytest.mark.parametrize("in_former", [False, True])
 async def test_user_who_is_gone_after_a_reload_during_the_write_is_not_left_in_the_file(
-    path: Path, wall: Ticker, before: str, *, during: bool
+    path: Path, wall: Ticker, before: str, *, during: bool, in_former: bool
 ) -> None:
+    """Also if a lookup from before the reload no longer finds the user."""
     process = Process(path, wall, Source())
     await process.directory.find(QUERY)
     if before == "a failed write":
@@ -226,13 +228,52 @@ async def test_user_who_is_gone_after_a_reload_during_the_write_is_not_left_in_t
     writing = asyncio.create_task(process.write())
     await asyncio.to_thread(begun.wait, 30)
     reloaded = directory(Source())
+    reloaded.replace(process.directory, [])
     process.snapshots.follow(process.settings, reloaded)
+    cache = process.directory.cache if in_former else reloaded.cache
     if during:
-        reloaded.cache.store(QUERY, Answer(None))
+        cache.store(QUERY, Answer(None))
     may_write.set()
     await writing
     if not during:
-        reloaded.cache.store(QUERY, Answer(None))
+        cache.store(QUERY, Answer(None))
+    await process.snapshots.purged()
+    assert not path.exists()
+
+
+async def test_user_in_a_file_whose_write_failed_at_its_end_is_not_left_there(
+    path: Path, wall: Ticker
+) -> None:
+    """Also after another write, which a reload has outdated."""
+    process = Process(path, wall, Source())
+    await process.directory.find(QUERY)
+    write = process.file.write
+
+    def fail_late(*arguments: Any) -> None:
+        write(*arguments)
+        raise OSError(5, "Input/output error")
+
+    process.file.write = fail_late  # type: ignore[method-assign] - a test's spy
+    await process.write()
+    writing, reloaded = asyncio.create_task(process.write()), directory(Source())
+    await asyncio.sleep(0)
+    process.snapshots.follow(process.settings, reloaded)
+    await writing
+    reloaded.cache.store(QUERY, Answer(None))
+    await process.snapshots.purged()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("other", ["other.snapshot", None])
+async def test_reload_without_the_file_removes_it(
+    path: Path, wall: Ticker, other: str | None
+) -> None:
+    """No purge would, and a later start with this file would bring purged users back."""
+    process = Process(path, wall, Source())
+    await process.directory.find(QUERY)
+    await process.write()
+    settings = settings_of(path, snapshot=path.with_name(other) if other else None)
+    process.snapshots.follow(settings, process.directory)
     await process.snapshots.purged()
     assert not path.exists()
 

@@ -127,11 +127,10 @@ class Snapshots(Part):
 
         try:
             async with asyncio.timeout(_READ_TIMEOUT):
-                found: list[Snapshot] = await self._in_thread(lambda: [*load()])
+                return [*await self._in_thread(lambda: [*load()])]
         except TimeoutError:
             _log.warning("cache.snapshot: %s is ignored: timed out while reading", files.own)
             return []
-        return found
 
     def restore(self, snapshots: Sequence[Snapshot], directory: Directory) -> None:
         """Add the answers of snapshots to the cache of a directory, as stale answers."""
@@ -188,7 +187,7 @@ class Snapshots(Part):
         files, directory, changes = self._files, self._directory, self._changes
         if files is None:
             return True
-        if len(self._persisted) == 1:
+        if is_new := len(self._persisted) == 1:
             self._persisted.append(Texts())  # kept after a failed write: the file may be written
         before, persisted = self._persisted
         try:
@@ -205,7 +204,7 @@ class Snapshots(Part):
                 await self._in_thread(lambda: files.write(to_file(parts)))
                 self._persisted.remove(before)
                 before.clear()
-            else:
+            elif is_new:
                 persisted.clear()
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed
             self._fail(files, "cannot be written", error)
@@ -245,11 +244,11 @@ class Snapshots(Part):
         path = self._options.snapshot
         # Computed now: files with secrets may change, but the answers belong to this content.
         self._scope = scope_of(settings)
-        if path == self._path:
-            return
-        if self._files is not None:
-            self._files.release()
-        self._path, self._files = path, SnapshotFiles(path) if path else None
+        if path != self._path:
+            if self._files is not None:  # no later purge would remove these files
+                self._files.release()
+                self._removal = asyncio.create_task(self._remove(self._files))
+            self._path, self._files = path, SnapshotFiles(path) if path else None
 
 
 def _revisions(directory: Directory) -> dict[str, str | None]:
