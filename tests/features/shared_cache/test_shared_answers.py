@@ -215,6 +215,20 @@ async def test_an_answer_that_must_not_be_cached_replaces_a_shared_one(ticker: T
         await failure(both.second)
 
 
+async def test_user_who_is_gone_is_not_shared_by_another_identifier(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        await both.find_in_first()
+        ticker.now += 200
+        await both.first.find(by_card := ByCard(ALICE.card_number))
+        await both.stored()
+        ticker.now += 101
+        both.backends[0].source.answer = None
+        for query in (QUERY, by_card):
+            assert not (await both.first.find(query)).found
+            await both.stored()
+        assert both.tier.counted.results["purged"] == 1
+
+
 async def test_a_purge_is_for_the_shared_answers_too(ticker: Ticker) -> None:
     """Also one by a backend that sees its data change."""
     async with replicas(ticker) as both:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tornado_idv.features.shared_cache.tier import SharedTier
-from tornado_idv.interfaces.shared import Purge, SharedResult
+from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.single_flight import LookUp
 from tornado_idv.model import Answer, Query, SharedAnswer, User
@@ -37,8 +37,7 @@ class SharedAnswers:
         if result is None:
             return await proceed(query, min_ttl)
         # If there was a purge during the read, it may have removed this answer.
-        may_keep = purges == self.cache.purges
-        fresh = self._use(query, result.answer, min_ttl, may_keep=may_keep)
+        fresh = self._use(query, result.answer, min_ttl, may_keep=purges == self.cache.purges)
         counted = self.tier.counted
         counted.results["miss" if fresh is None else "hit"] += 1
         counted.failing_since = None
@@ -46,9 +45,10 @@ class SharedAnswers:
         if fresh is not None:
             return fresh
         answer = await proceed(query, min_ttl)
-        if not answer.degraded:
-            stored = SharedResult(result.generation, self._to_shared(answer))
-            self.tier.put(self.scope, query, stored)
+        if result.answer and result.answer.user and not answer.found:
+            self.purge(Purge(queries=(query,)))  # the user's other identifier may have an answer
+        elif not answer.degraded:
+            self.tier.put(self.scope, query, result._replace(answer=self._to_shared(answer)))
         return answer
 
     def purge(self, purge: Purge) -> None:
