@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from support.databases.key_stores import add, failing, garbage, make_store, open_store, read, record
+from support.http.http_server import until
 from support.http.repeated_requests import BODY, PATH, repeating
 from support.processes.forked_commands import start
 from support.processes.process import eventually
@@ -323,6 +324,32 @@ async def test_stop_does_not_wait_for_a_store_that_hangs(
         begun = time.monotonic()
     assert time.monotonic() - begun < 2
     assert f"{store}: the key store does not respond" in caplog.text
+
+
+async def test_other_store_is_followed_while_the_former_one_hangs(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_keys, "_STOP_TIMEOUT", 0.05)
+    monkeypatch.setattr(service_keys, "_POLL_INTERVAL", 0.0)
+    make_store(store)
+    token, other = digest(make_store(tmp_path / "other.db", "web")["web"]), tmp_path / "other.db"
+    poll, begun, ended = StoreFollower.poll, Event(), Event()
+
+    def hang(follower: StoreFollower) -> None:
+        if follower.location.setting == other:
+            poll(follower)
+        else:
+            begun.set()
+            ended.wait(60)
+
+    monkeypatch.setattr(StoreFollower, "poll", hang)
+    async with service_keys.Keys(Kinds()).opened(AuthSettings.model_construct(store=store)) as keys:
+        await asyncio.to_thread(begun.wait, 5)
+        (await keys.prepare(AuthSettings.model_construct(store=other))).commit()
+        assert keys.ring.find(token)
+        change(other, lambda opened: opened.revoke("web", time.time()))
+        await until(lambda: keys.ring.find(token) is None)
+        ended.set()
 
 
 def test_token_that_a_stored_key_has_is_found_behind_the_first_configured_key() -> None:

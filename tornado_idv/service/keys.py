@@ -23,6 +23,7 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.store_file import locate_store
+from tornado_idv.plugin_calls import is_cancelled
 from tornado_idv.service.part import Prepared
 
 _log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class Keys:
         self._configured: tuple[ApiKey, ...] = ()
         self._stored: Sequence[ApiKey] = ()  # the stored keys that the ring has now
         self._leaving: set[asyncio.Task[None]] = set()
+        self._call: asyncio.Future[None] | None = None  # of `follow`
 
     @asynccontextmanager
     async def opened(self, auth: AuthSettings) -> AsyncIterator[Self]:
@@ -92,6 +94,8 @@ class Keys:
             self.ring.replace(self.ring.merged(self._stored, configured) if changed else merged)
             self.ring.is_complete = store is None or store.error is None
             if before is not None and before is not store:
+                if self._call is not None:
+                    self._call.cancel()  # it may hang
                 leaving = asyncio.create_task(_close(before, self._last_used()))
                 self._leaving.add(leaving)
                 leaving.add_done_callback(self._leaving.discard)
@@ -108,10 +112,15 @@ class Keys:
                 continue
             late = asyncio.get_running_loop().call_later(_LATE, self._mark_incomplete)
             try:
-                await self._poll(store)
+                self._call = asyncio.ensure_future(self._poll(store))
+                await self._call
                 if time.monotonic() >= write_at:
                     write_at = time.monotonic() + _WRITE_INTERVAL
-                    await store.in_thread(store.write_last_used, self._last_used())
+                    self._call = store.in_thread(store.write_last_used, self._last_used())
+                    await self._call
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
                 self._mark_incomplete()
                 _log.error("reading or writing the key store failed:\n%s", format_traceback(error))
@@ -146,8 +155,7 @@ class Keys:
     def _last_used(self) -> dict[str, float]:
         """Return the times of last use by key id, for the store. Configured keys are omitted."""
         configured = {key.id for key in self._configured}
-        times = self.ring.last_used.items()
-        return {key_id: used for key_id, used in times if key_id not in configured}
+        return {key: used for key, used in self.ring.last_used.items() if key not in configured}
 
     def _merge(
         self, store: StoreFollower, configured: Sequence[ApiKey], stored: Sequence[ApiKey]
