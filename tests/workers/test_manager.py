@@ -206,6 +206,21 @@ async def test_purge_is_done_only_if_every_worker_has_done_it(
     assert (b"worker_failed" in response.body) is (status == 503)
 
 
+async def test_purge_is_also_for_a_worker_that_starts_meanwhile(tmp_path: Path) -> None:
+    """It may have read the snapshot of the cache just before the other removed it."""
+
+    class First(PlayedWorker):
+        async def serve(self, connection: MessageStream) -> None:
+            harness.workers = workers
+            await super().serve(connection)
+
+    workers = [First({"result": True}), PlayedWorker({"result": True}, phase="starting")]
+    async with managed(tmp_path, *workers) as harness:
+        harness.workers = workers[:1]
+        assert (await harness.fetch(*PURGE)).code == 200
+    assert [len(each.received) for each in workers] == [2, 2]
+
+
 @pytest.mark.parametrize(
     ("results", "status"),
     [([True, True], 200), ([False, True], 200), ([False, False], 503), ([], 503)],

@@ -62,8 +62,7 @@ def run_manager(
             await stack.enter_async_context(background(watch))
             if admin is not None:
                 await stack.enter_async_context(keys.opened(settings.auth))
-                listening = admin_listening(sockets, admin.host, operations)
-                await stack.enter_async_context(listening)
+                await stack.enter_async_context(admin_listening(sockets, admin.host, operations))
             logs.writer.flush()  # before the announcement of the service
             channel.serving(len(keys.ring.ids))
             await channel.stop.wait()
@@ -103,19 +102,18 @@ class Manager:
         return convert({**overview, "process": process, "counters": counters}, Report)
 
     async def purge(self, target: Record) -> bool:
-        workers = await self._workers()
-        replies = await asyncio.gather(*(_ask(each, "purge", target) for each in workers))
+        replies: dict[str, Message] = {}
+        # Again for workers started meanwhile: a snapshot may have had purged answers until now.
+        while workers := [each for each in await self._workers() if _name(each) not in replies]:
+            asked = await asyncio.gather(*(_ask(each, "purge", target) for each in workers))
+            replies |= zip(map(_name, workers), asked, strict=True)
         # A worker that has ended needs no purge: its cache is gone.
-        failed = [
-            f"{worker['name']} (pid {worker['pid']}): {reply['error']}"
-            for worker, reply in zip(workers, replies, strict=True)
-            if "error" in reply
-        ]
+        failed = [f"{name}: {each['error']}" for name, each in replies.items() if "error" in each]
         if failed:
             reasons = ", ".join(failed)
             _log.error("the cache was not purged in every worker: %s", reasons)
             raise OperationFailed(f"The cache was not purged in every worker: {reasons}; try again")
-        delivered = any(each.get("result", False) for each in replies)
+        delivered = any(each.get("result", False) for each in replies.values())
         return delivered or self.settings.shared_cache is None
 
     async def explain(self, query: Record) -> Record:
@@ -216,6 +214,10 @@ class Manager:
             raise OperationFailed("The supervisor does not respond") from None
 
 
+def _name(worker: Message) -> str:
+    return f"{worker['name']} (pid {worker['pid']})"
+
+
 async def _ask(worker: Message, op: str, args: Record) -> Message:
     """Return the reply of a worker, or ``ended: true`` if the worker has ended."""
     try:
@@ -252,6 +254,5 @@ async def _prepare_in(
         return None
     reply = await connection.receive() or {"error": "ended while preparing the configuration"}
     if "error" in reply:
-        text = f"{worker['name']} (pid {worker['pid']}): {reply['error']}"
-        return failure(StartError(text))
+        return failure(StartError(f"{_name(worker)}: {reply['error']}"))
     return convert(reply["result"], ReloadResult | None) or connection
