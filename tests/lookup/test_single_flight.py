@@ -7,6 +7,7 @@ import pytest
 from msgspec import structs
 
 from support.fakes.caches import (
+    ABSENT,
     ALICE,
     ELSEWHERE,
     FOUND,
@@ -114,6 +115,22 @@ async def test_timed_out_waiter_does_not_end_a_later_lookup(cache: AnswerCache) 
     assert later.asked == 1
     old.release()
     await flight
+
+
+@pytest.mark.parametrize("ends", ["before", "after"])
+async def test_user_that_a_lookup_from_before_a_purge_does_not_find_is_not_served_later(
+    cache: AnswerCache, ends: str
+) -> None:
+    """Though a later lookup, which ends before or after it, has still found the user."""
+    old, later = Source(ABSENT), Source(FOUND)
+    first = await held(cache, old)
+    cache.apply(Purge())
+    second = await held(cache, later)
+    for each in (later, old) if ends == "before" else (old, later):
+        each.release()
+        await asyncio.wait([second if each is later else first])
+    assert [first.result(), second.result()] == [ABSENT, FOUND]
+    assert cache.get(ALICE) is None
 
 
 async def test_lookup_that_is_cancelled_before_it_begins_is_not_waited_for(

@@ -21,7 +21,9 @@ from support.fakes.caches import (
 )
 from support.fakes.clock_and_backends import FakeBackend, Source, Ticker, steady_cache
 from support.fakes.directories import ALICE as USER
-from support.fakes.directories import QUERY, directory
+from support.fakes.directories import DOWN, QUERY, directory
+from support.fakes.directories import begin as begin_in
+from support.fakes.directories import failure as failure_in
 from support.http.http_server import until
 from tornado_idv.errors import Unavailable
 from tornado_idv.interfaces.shared import Purge
@@ -128,3 +130,37 @@ async def test_changes_are_followed_by_the_new_directory_once_it_replaces_the_ol
     await after.find(QUERY)
     backend.notify_changed()
     assert after.get_cached(QUERY) is None
+
+
+@pytest.mark.parametrize("change", ["purged", "not found here", "not found there"])
+async def test_user_who_is_gone_during_a_reload_is_stale_in_neither_directory(
+    ticker: Ticker, change: str
+) -> None:
+    """The lookup that runs in the old directory ends after the change."""
+    backend = FakeBackend(USER)
+    previous = directory(backend, ticker=ticker)
+    for query in (QUERY, ByCard(USER.card_number)):
+        await previous.find(query)
+    ticker.now += 301
+    backend.source.answer = None if change == "not found there" else DOWN
+    backend.source.hold()
+    caller, release = await begin_in(previous, backend.source), backend.source.release
+    after = directory(backend, ticker=ticker, previous=previous)
+    after.replace(previous, ["crm"])
+    if change == "purged":
+        after.purge(Purge(queries=(QUERY,)))
+    elif change == "not found here":
+        held, backend.source.answer = backend.source._gate, None
+        backend.source.hold().set()
+        release = held.set
+        assert not (await after.find(QUERY)).found
+    release()
+    if change == "not found there":
+        assert not (await caller).found
+    else:
+        with pytest.raises(Unavailable, match="down"):
+            await caller
+    assert after.cache.get_stale(ByCard(USER.card_number)) is None
+    backend.source.answer = DOWN
+    ticker.now += 31
+    await failure_in(after)

@@ -18,6 +18,7 @@ from tornado_idv.admin.status import health
 from tornado_idv.keys.token import issue
 from tornado_idv.model import ByNickname
 from tornado_idv.reload_result import FAILED, INVALID
+from tornado_idv.service import directories
 
 OTHER_KEY = issue("other")
 TWO = GATED % ("first", "A"), GATED % ("second", "A")
@@ -507,3 +508,21 @@ async def test_readiness_does_not_flicker(tmp_path: Path) -> None:
         assert health(await operations.report())["status"] == "degraded"
         await harness.reload(config(B))
         assert health(await operations.report()) == {"status": "ready", "degraded": []}
+
+
+async def test_source_that_changes_while_a_backend_opens_is_opened_by_the_next_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A secret in a file selects it. Otherwise answers of both would be mixed."""
+    selected = iter([b"one"])
+
+    async def open_late(backend: Gated) -> None:
+        next(selected, None)
+        backend.is_open = True
+
+    monkeypatch.setattr(Gated, "open", open_late)
+    monkeypatch.setattr(directories, "identity_of", lambda *_: bytes([selected.__length_hint__()]))
+    async with reloadable(tmp_path, config(A)) as harness:
+        for opened in (2, 2):
+            assert (await harness.reload()).code is None
+            assert len(Gated.made) == opened

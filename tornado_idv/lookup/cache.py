@@ -95,6 +95,8 @@ class AnswerCache:
         """For each snapshot file, the texts of the queries that find its users."""
         self.purges = 0
         """The number of purges so far."""
+        self.related = [self]
+        """The caches of earlier directories with running lookups, and the current cache last."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -208,10 +210,7 @@ class AnswerCache:
         if not (answer.found and is_kept):
             # The earlier answer is out of date, and must not be served stale either. `get` reads
             # found answers first, so this one would hide a newer "not found".
-            self._found.drop_user(text)
-            for persisted in self.persisted:
-                if text in persisted:
-                    self.on_purge()
+            self.drop_user(query)
         if not is_kept:
             return
         now = self.timer()
@@ -224,6 +223,13 @@ class AnswerCache:
         stale_until = fresh_until + stale_ttl
         entries.put(text, Entry(answer, epoch, fresh_until, refresh_at, stale_until, now))
 
+    def drop_user(self, query: Query) -> None:
+        """Drop a user that a lookup no longer finds, also after a reload during the lookup."""
+        for each in self.related:
+            each._found.drop_user(query.text)  # noqa: SLF001 - of the same class
+        if any(query.text in each for each in self.persisted):
+            self.related[-1].on_purge()
+
     def apply(self, purge: Purge) -> None:
         """Remove the found answers that a purge covers, all "not found" answers and all failures.
 
@@ -231,6 +237,8 @@ class AnswerCache:
         result may be outdated.
         """
         self.purges += 1
+        for earlier in self.related[: self.related.index(self)]:
+            earlier.apply(Purge())
         for query in purge.queries:
             self._found.drop_user(query.text)
         for backend in purge.backends:

@@ -122,6 +122,8 @@ class Directory:
         """
         if kept:
             self.cache.take_found_answers(previous.cache, kept, previous._single_flight.queries)
+        self.cache.related = previous.cache.related
+        self.cache.related.append(self.cache)
         self._follow_changes()
         previous.stop_refreshing()
 
@@ -167,8 +169,7 @@ class Directory:
         With ``queries``, purge only the answers for these users, but from all backends.
         """
         names = [guard.name for guard in self.guards]
-        later = () if queries else names[names.index(changed) :]
-        self.purge(Purge(tuple(later), queries))
+        self.purge(Purge(() if queries else tuple(names[names.index(changed) :]), queries))
 
     def _on_outcome(self, query: Query, outcome: Answer | LookupFailed) -> None:
         _notify(self._of_lookups, query, outcome, cached=False)

@@ -70,8 +70,7 @@ class SingleFlight:
         If a recent failure is memoized, no lookup is started: the future has the failure, or a
         stale answer. After a timeout, the next caller starts a new lookup.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         failure = self._cache.get_failure(query)
         if failure is not None:
             self._settle(future, query, failure)
@@ -145,9 +144,12 @@ class SingleFlight:
                 self._cache.store(query, outcome)  # raises if a plugin's TTL is not a number
             elif isinstance(outcome, LookupFailed) and outcome.memoized:
                 self._cache.store_failure(query, outcome)
+        elif isinstance(outcome, Answer) and not outcome.found and call.waiters:
+            # Clients get this "not found", so no later client may get the user of another call.
+            self._calls.pop(query.text, None)
+            self._cache.drop_user(query)
         if call.min_ttl is not None:
-            result = "ok" if isinstance(outcome, Answer) else "failed"
-            self._cache.counters.refreshes[result] += 1
+            self._cache.counters.refreshes["ok" if isinstance(outcome, Answer) else "failed"] += 1
         for i, waiter in enumerate(call.waiters):
             # The first caller has started the lookup, unless it is a refresh.
             if isinstance(outcome, Answer) and (i > 0 or call.min_ttl is not None):
@@ -161,8 +163,8 @@ class SingleFlight:
     def _time_out(self, call: _Call) -> None:
         # The call may hang: later callers do not join it.
         self._detach(call)
-        for waiter in call.waiters:
-            self._settle(waiter, call.query, TimeoutError())
+        while call.waiters:
+            self._settle(call.waiters.pop(), call.query, TimeoutError())
 
     def _settle(
         self, future: asyncio.Future[Answer], query: Query, outcome: Answer | Exception

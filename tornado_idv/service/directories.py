@@ -105,12 +105,14 @@ class Directories:
 
         Opens new backends; raises `StartError` if one cannot be opened.
         """
-        # A secret in a file may select another source now, although the options are equal.
-        same_source = {name for name, _ in self._sources & _sources(settings)}
+        # A secret in a file may select another source now, although the options are equal, and
+        # again another one while backends open: the next reload then sees this change.
+        sources = _sources(settings)
+        same_source = {name for name, _ in self._sources & sources}
         before = self._settings
         same = before is not None and _of_lookups(before) == _of_lookups(settings)
         if same and same_source.issuperset(each.name for each in settings.served):
-            return self.current, Prepared(partial(self._use, settings, self.current))
+            return self.current, Prepared(partial(self._use, settings, self.current, sources))
         previous = None if before is None else self.current
         in_use = {guard.name: guard.backend for guard in previous.guards} if previous else {}
         by_name = {
@@ -140,25 +142,26 @@ class Directories:
                     previous, directory, before.server.request_timeout + 2
                 )
                 self._replaced[previous] = asyncio.create_task(closing)
-            self._use(settings, directory)
+            self._use(settings, directory, sources)
 
         return directory, Prepared(commit, abort)
 
-    def _use(self, settings: Settings, directory: Directory) -> None:
-        self.current, self._settings, self._sources = directory, settings, _sources(settings)
+    def _use(
+        self, settings: Settings, directory: Directory, sources: set[tuple[str, bytes]]
+    ) -> None:
+        self.current, self._settings, self._sources = directory, settings, sources
 
     async def _make(
         self, settings: Settings, backends: Sequence[AnyBackend], previous: Directory | None
     ) -> Directory:
         identifiers = settings.make_identifiers()
         cache = AnswerCache(settings.cache, counters=self._counters)
-        encode = partial(encode_user, identifiers=identifiers)
         layers = [await each.layer(settings, cache) for each in self.parts]
         return Directory(
             self._manager,
             backends,
             cache,
-            encode,
+            partial(encode_user, identifiers=identifiers),
             accepts=identifiers.accepts,
             timeout=settings.server.request_timeout,
             on_backend_result=self._count,
@@ -188,6 +191,7 @@ class Directories:
                 guard.backend.on_change(lambda *_: None)  # the old one refers to the directory
         # `tune_gc` excludes the first directory of a process from collections: free its answers.
         directory.cache.apply(Purge())
+        directory.cache.related.remove(directory.cache)
         del self._replaced[directory]
 
 
