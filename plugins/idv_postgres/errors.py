@@ -1,7 +1,7 @@
 """The conversion of errors of PostgreSQL, asyncpg and the network to `LookupFailed`.
 
-The reasons contain no data. Some messages of the server quote a value, so messages are used only
-for errors outside of lookups.
+The reasons contain no data. Some messages of the server quote a value: of a failed cast in a view
+(22P02), or of RAISE (P0001). So a message is used only outside of lookups, for some SQLSTATEs.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ _REASONS = {
     "57P02": "the server crashed",
     "57P03": "the server is starting or shutting down",
 }
+_MESSAGE_WITHOUT_DATA = (*_UNAVAILABLE, "0A", "23", "28", "3D", "3F", "42", "54")
+"""SQLSTATEs, or their first characters, of messages that quote no value of a table."""
 REPLACED = "idv: the table was replaced"
 """Part of the server's message if a lookup reads another table than the validated table."""
 _OF_CLIENT = {
@@ -134,6 +136,7 @@ def _of_server(error: asyncpg.PostgresError, *, with_message: bool) -> LookupFai
     if REPLACED in text:
         return ReplacedError("the table was replaced by another one")
     reason = _REASONS.get(state) or f"the query failed with {type(error).__name__}"
-    message = f": {text}" if with_message and text else ""
+    is_shown = with_message and text and state.startswith(_MESSAGE_WITHOUT_DATA)
+    message = f": {text}" if is_shown else ""
     kind = Unavailable if state.startswith(_UNAVAILABLE) else Broken
     return kind(f"{reason} (SQLSTATE {state}){message}")

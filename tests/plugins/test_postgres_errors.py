@@ -94,6 +94,8 @@ def test_message_of_the_server_is_given_where_no_lookup_is_involved() -> None:
     assert errors.to_lookup_failed(error, with_message=True).reason == (
         'the table is missing (SQLSTATE 42P01): relation "alice" does not exist'
     )
+    for private in (pg.InvalidTextRepresentationError("alice"), pg.RaiseError("alice")):
+        assert "alice" not in errors.to_lookup_failed(private, with_message=True).reason
     for empty in (pg.UndefinedTableError(), pg.UndefinedTableError("")):
         failure = errors.to_lookup_failed(empty, with_message=True)
         assert failure.reason == "the table is missing (SQLSTATE 42P01)"
