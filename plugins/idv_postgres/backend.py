@@ -138,13 +138,10 @@ class PostgresBackend(Backend[PostgresOptions]):
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
         if steps is not None:
             steps += (Step("statement", inspected.sql[type(query)]), Step("parameter", value))
-        may_have_at_sign = inspected.has_at_signs and isinstance(query, ByNickname)
         try:
             result = await lookup(value)
-            self._require_inspected(result, inspected)
-            # If a row has the nickname with an @, the user exists: "not found" would be wrong.
-            if not result.rows and may_have_at_sign and (await lookup(f"@{value}")).rows:
-                raise Broken("the nickname of a row is stored with a leading @")
+            if not result.rows and result.address != inspected.address:
+                raise self._errors.ReplacedError("the server has not been checked yet")  # noqa: TRY301 - caught below, as that of a lookup
         except asyncio.CancelledError:
             self._availability.change(State.SUSPECT)
             raise
@@ -160,10 +157,6 @@ class PostgresBackend(Backend[PostgresOptions]):
         return self._to_answer(result)
 
     explain = find  # with steps
-
-    def _require_inspected(self, result: Result, inspected: Lookups) -> None:
-        if not result.rows and result.address != inspected.address:
-            raise self._errors.ReplacedError("the server has not been checked yet")
 
     def _to_answer(self, result: Result) -> User | BackendResult | None:
         user = result.user

@@ -24,6 +24,7 @@ from tornado_idv import Broken, ByCard, ByNickname, Query, User
 _NAMES: dict[type[Query], str] = {ByNickname: "nickname", ByCard: "card number"}
 _TEXT_TYPES = {"text", "varchar", "bpchar", "citext"}
 _COLUMN_TYPES = _TEXT_TYPES | {"name"}
+_WITH_AT = "('@' || {})"
 _UPPER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _COLUMNS = """
 WITH RECURSIVE base AS (
@@ -67,8 +68,6 @@ class Lookups:
     """Statements for several values, for `Batches`. Some kinds of query have none."""
     warnings: Sequence[str] = ()
     """Warnings of the inspection for the log."""
-    has_at_signs: bool = False
-    """Whether the sample of the table contains a nickname with a leading @."""
     repeated: Sequence[str] = ()
     """The statements that `Executor.run` may have to repeat, because they call functions."""
     search_path: str = ""
@@ -116,9 +115,12 @@ class Result(NamedTuple):
     @property
     def user(self) -> User | None:
         """The user in the rows, or ``None``. Raises `Broken` for several rows or an invalid row."""
-        if len(self.rows) > 1:
+        rows = [row for row in self.rows if not (row[2] or "").startswith("@")]
+        if len(rows) > 1:
             raise Broken("two rows answer one query")
-        return to_user(self.rows[0]) if self.rows else None
+        if self.rows and not rows:  # the user exists: "not found" would be wrong
+            raise Broken("the nickname of a row is stored with a leading @")
+        return to_user(rows[0]) if rows else None
 
 
 def to_user(row: Sequence[Any]) -> User:
@@ -184,13 +186,14 @@ async def _of_table(
     names = options.columns
     columns = await read_columns(connection, options)
     nickname, card = columns[names.nickname], columns[names.card_number]
+    is_nickname = await _equals(connection, nickname, folds=options.folds_nicknames)
     conditions: dict[type[Query], Condition] = {
-        ByNickname: await _equals(connection, nickname, folds=options.folds_nicknames),
+        # A nickname that is stored with a leading @ is found, too. See `Result.user`.
+        ByNickname: lambda x: f"({is_nickname(x)} OR {is_nickname(_WITH_AT.format(x))})",
         ByCard: await _equals(connection, card),
     }
-    relation, warnings = await resolve(connection, options, before, conditions[ByNickname])
-    has_at_signs = any(each.startswith("@") for each in relation.sample)
-    if has_at_signs:
+    relation, warnings = await resolve(connection, options, before, is_nickname)
+    if any(each.startswith("@") for each in relation.sample):
         column = quoted(names.nickname)
         repair = f"UPDATE {options.quoted_table} SET {column} = substr({column}, 2)"  # noqa: S608 - quoted
         warnings.append(
@@ -210,7 +213,7 @@ async def _of_table(
     for kind, equals in conditions.items():
         sql[kind] = f"{select} {equals('$1::text')} LIMIT 2"
         batch_sql[kind] = f"{_FOR_EACH_VALUE}({select} {equals('k.value')} LIMIT 2) AS q"
-    return Lookups(sql, batch_sql, warnings, has_at_signs, relation=relation)
+    return Lookups(sql, batch_sql, warnings, relation=relation)
 
 
 async def _explain(connection: Connection, sql: str, value: str | list[str]) -> Any:
@@ -293,7 +296,8 @@ async def _equals(connection: Connection, column: Column, *, folds: bool = False
         cast = {"bpchar": "::bpchar", "citext": f"::{column.type_sql}"}.get(column.type, "")
         return lambda value: f'{name} = {value}{cast} AND {name}::text COLLATE "C" = {value}'
     exact = f'lower({name}::text COLLATE "C")'
-    collation = column.collation or '"default"'
+    # citext compares by the collation of the database, not of the column.
+    collation = '"default"' if column.type == "citext" else column.collation or '"default"'
     folded = await connection.fetchval(f"SELECT lower('{_UPPER}'::text COLLATE {collation})")
     if folded != _UPPER.lower():
         return lambda value: f"{exact} = {value}"

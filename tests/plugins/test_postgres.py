@@ -18,6 +18,7 @@ from idv_postgres.backend import PostgresBackend
 from idv_postgres.options import NOT_INSTALLED
 from support.databases.postgres_backends import backend_of, serving
 from support.databases.postgres_server import ALICE, BOB, PASSWORD, USERS, Database
+from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from support.processes.process import Invoke
 from support.processes.service import CONFIG
@@ -353,7 +354,8 @@ async def test_statement_and_rows_are_explained(database: Database) -> None:
             steps: list[Step] = []
             await backend.explain(ByNickname(nickname), steps)
             statement, *others = steps
-            assert statement.result.endswith('u."nickname" = $1::text LIMIT 2')
+            condition = """(u."nickname" = $1::text OR u."nickname" = ('@' || $1::text))"""
+            assert statement.result.endswith(f"{condition} LIMIT 2")
             assert others == [
                 Step("parameter", nickname),
                 Step("rows", len(rows)),
@@ -382,6 +384,33 @@ async def test_a_user_whose_nickname_is_stored_with_an_at_sign_is_broken_and_not
     (warning,) = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert warning.getMessage().endswith(repair)
     assert "carol" not in caplog.text + repr(caught.value)
+
+
+async def test_a_leading_at_sign_is_noticed_anywhere_in_the_table(database: Database) -> None:
+    """Alone and in a batch. The warning of the start comes from a sample of rows."""
+    database.write(*(User("Free", f"{each}", f"user{each}") for each in range(150)))
+    async with serving(database) as backend:
+        database.run("INSERT INTO users VALUES ('@carol', '777', 'Free')")
+        lookups = [outcome(backend, ByNickname(each)) for each in ("carol", "user7", "dave")]
+        broken, *others = await asyncio.gather(*lookups)
+        assert broken == "broken: the nickname of a row is stored with a leading @"
+        assert others == ["found", "not found"]
+        assert await outcome(backend, ByNickname("carol")) == broken
+        assert await outcome(backend, ByCard("777")) == broken
+
+
+async def test_message_of_the_server_with_a_value_of_the_table_is_not_repeated(
+    database: Database,
+) -> None:
+    """A view may cast a column. The text of the failed cast has the value."""
+    database.clear(
+        "CREATE TABLE people (nickname text, card_number text, plan text);"
+        "INSERT INTO people VALUES ('alice', '4000-1234', 'Free');"
+        "CREATE VIEW users AS SELECT * FROM people WHERE card_number::bigint > 0;"
+    )
+    with pytest.raises(StartError, match="InvalidTextRepresentationError") as caught:
+        await backend_of(database).open()
+    assert "4000" not in str(caught.value)
 
 
 async def test_only_the_queries_that_are_configured_are_served(database: Database) -> None:

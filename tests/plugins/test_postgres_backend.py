@@ -308,19 +308,6 @@ async def test_backend_is_down_if_the_probe_is_lost_or_no_connection_is_left(
         assert harness.available == 0
 
 
-async def test_nicknames_with_at_signs_are_looked_for_only_where_some_were_seen(
-    serving: Callable[..., Any],
-) -> None:
-    for seen in (False, True):
-        lookups = Lookups({ByNickname: "nickname", ByCard: "card"}, has_at_signs=seen)
-        async with serving(lookups) as harness:
-            harness.database.rows = []
-            assert await outcome(harness.backend) == "not found"
-            assert await outcome(harness.backend, ByCard("1")) == "not found"
-            queried = [each for each in harness.database.calls if each in {"alice", "@alice", "1"}]
-            assert queried == (["alice", "@alice", "1"] if seen else ["alice", "1"])
-
-
 async def test_table_is_checked_every_10_s_and_lookups_are_verified_by_it(
     serving: Callable[..., Any],
 ) -> None:

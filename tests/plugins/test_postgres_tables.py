@@ -123,6 +123,28 @@ async def test_each_type_of_text_is_compared_exactly(
         assert [await outcome(own, each) for each in queries[:2]] == ["found", "not found"]
 
 
+async def test_folded_citext_is_compared_by_the_collation_of_the_database(
+    database: Database,
+) -> None:
+    """In Turkish, the small letter of I is not i. The collation of the column has no effect."""
+    if int(database.run("SHOW server_version_num")) < 15_00_00:
+        pytest.skip("needs PostgreSQL 15, for a database with a collation of ICU")
+    turkish = Database(database.server, "turkish")
+    create = "CREATE DATABASE turkish TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'tr'"
+    database.run(f"{create} LC_COLLATE 'C' LC_CTYPE 'C' ENCODING 'UTF8'")
+    turkish.run(
+        "CREATE EXTENSION citext;"
+        'CREATE TABLE users (nickname citext COLLATE "C", card_number text, plan text);'
+        "INSERT INTO users VALUES ('ALI', '1', 'Free'); GRANT SELECT ON users TO idv"
+    )
+    try:
+        async with serving(turkish, "fold") as backend:
+            assert await outcome(backend, ByNickname("ali")) == "found"
+    finally:
+        turkish.close()
+        database.run("DROP DATABASE turkish WITH (FORCE)")
+
+
 async def test_at_signs_are_seen_under_a_nondeterministic_collation_and_repaired(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
