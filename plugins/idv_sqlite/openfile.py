@@ -179,6 +179,7 @@ class OpenFile:
             raise to_lookup_failed(error) from None
         if steps is not None:
             steps += (Step("rows", len(rows)), *(Step("row", row) for row in rows))
+        rows = [row for row in rows if not str(row[2]).startswith("@")] or rows
         if len(rows) > 1:
             raise Broken("two rows answer one query")
         return table.to_user(rows[0]) if rows else None

@@ -90,6 +90,8 @@ def to_user(row: Sequence[Any]) -> User:
     for name, value in zip(("plan", "card number", "nickname", "profile URL"), row, strict=True):
         if not (isinstance(value, str) and value) and (name, value) != ("profile URL", None):
             raise Broken(f"the {name} of a row is not text, or empty")
+    if row[2].startswith("@"):
+        raise Broken("the nickname of a row is stored with a leading @")
     return User(*row)
 
 
@@ -178,10 +180,7 @@ async def _reject_at_signs(connection: aiosqlite.Connection, options: SqliteOpti
     )
     if rows:
         repair = f"UPDATE {table} SET {column} = substr({column}, 2) WHERE {column} LIKE '@%'"  # noqa: S608 - quoted
-        raise Broken(
-            "some nicknames are stored with a leading @ and would never be found; "
-            f"this repairs them: {repair}"
-        )
+        raise Broken(f"some nicknames are stored with a leading @; this repairs them: {repair}")
 
 
 def _folded(name: str) -> str:

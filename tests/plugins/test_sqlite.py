@@ -1,5 +1,6 @@
 """The SQLite backend: conformance, its start, and the tables it accepts."""
 
+import asyncio
 import logging
 import os
 import re
@@ -28,7 +29,7 @@ from support.databases.sqlite_databases import (
     write,
 )
 from support.processes.permissions import public_directory, unprivileged
-from tornado_idv import Broken, ByCard, ByNickname, Unavailable, User, yaml_loader
+from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable, User, yaml_loader
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
 from tornado_idv.registry import open_backends
@@ -460,13 +461,35 @@ async def test_a_user_whose_values_are_not_text_is_broken(
     run(path, script)
     run(path, f"INSERT INTO users VALUES ({row}, 'Free'), ('bob', '4001', 'Free')")
     async with serving(path) as backend:
-        for query in (ByNickname("123"), ByCard("4000")):
+        queries: list[Query] = [ByNickname("123"), ByCard("4000")]
+        if "x'" not in row:  # a number may have lost its leading zeros
+            queries += [ByNickname("0123"), ByCard("04000")]
+        for query in queries:
             with pytest.raises(Broken, match="is not text"):
                 await backend.find(query)
-        for absent in (ByNickname("0123"), ByNickname("12"), ByCard("04000"), ByCard("400")):
+        for absent in (ByNickname("12"), ByNickname("00"), ByCard("40000"), ByCard("400")):
             assert await backend.find(absent) is None
         assert await backend.find(ByCard("4001")) == User("Free", "4001", "bob")
         assert await backend.find(ByCard("04001")) is None
+
+
+@pytest.mark.parametrize("case", ["preserve", "fold"])
+async def test_a_nickname_that_is_added_with_an_at_sign_is_broken_and_not_unknown(
+    tmp_path: Path, case: str
+) -> None:
+    """Alone and in a batch. The table is checked for such nicknames only when it is opened."""
+    path = tmp_path / "users.db"
+    write(path, ALICE)
+    given = {"name": "users", "kind": "sqlite", "path": str(path)}
+    options = SqliteOptions.model_validate(given, context={"nickname_case": case})
+    async with open_backends([SqliteBackend(options)]) as (backend,):
+        run(path, "INSERT INTO users VALUES ('@carol', '7', 'Free', NULL)")
+        run(path, f"INSERT INTO users VALUES ('@{ALICE.nickname}', '8', 'Free', NULL)")
+        queries = [ByNickname("carol"), ByCard("7"), ByNickname("dave"), ByNickname(ALICE.nickname)]
+        lookups = [backend.find(each) for each in queries]
+        *broken, unknown, found = await asyncio.gather(*lookups, return_exceptions=True)
+        assert ["stored with a leading @" in repr(each) for each in broken] == [True, True]
+        assert (unknown, found) == (None, ALICE)
 
 
 async def test_a_nickname_that_became_a_number_with_a_sign_is_broken(tmp_path: Path) -> None:
@@ -486,10 +509,10 @@ async def test_a_huge_number_is_found_by_no_query_that_it_does_not_equal(tmp_pat
     async with serving(path) as backend:
         assert await backend.find(ByNickname("alice")) == User("Free", "4000", "alice")
         assert await backend.find(ByCard("4000")) == User("Free", "4000", "alice")
-        for absent in ("4001", "9", "8" * 19, "-" + huge, "0" + huge):
+        for absent in ("4001", "9", "8" * 19, "-" + huge):
             assert await backend.find(ByCard(absent)) is None
         assert await backend.find(ByNickname(huge)) is None
-        for query in (ByNickname("huge"), ByCard(huge)):
+        for query in (ByNickname("huge"), ByCard(huge), ByCard("0" + huge)):
             with pytest.raises(Broken, match="card number of a row is not text"):
                 await backend.find(query)
 

@@ -76,7 +76,7 @@ def equals(value: Any, query: Query, encoding: str) -> bool:
         return value == text
     if isinstance(value, bytes):
         return value in {text.encode(), text.encode(encoding)}
-    if not re.fullmatch(r"-?(0|[1-9][0-9]*|)(\.[0-9]+)?(e[0-9]+)?", text):
+    if not re.fullmatch(r"-?[0-9]*(\.[0-9]+)?(e[0-9]+)?", text):  # 0012 may be stored as 12
         return False
     return value == Decimal(text) if isinstance(value, int) else value == float(text)
 
