@@ -151,8 +151,9 @@ class ResponseReader:
         """Return the truncated message, with the requested value and secrets masked."""
         for secret in sorted(self._secrets(), key=len, reverse=True):
             message = message.replace(secret, "…")
-        requested = re.escape(query.text.removeprefix("@"))
-        masked = re.sub(requested, "…", message[: 10 * _MAX_MESSAGE], flags=re.IGNORECASE)
+        # A card number may be in groups of digits, such as "400 012 341".
+        requested = r"\W?".join(map(re.escape, query.text.removeprefix("@")))
+        masked = re.sub(requested, "…", message, flags=re.IGNORECASE)[: 10 * _MAX_MESSAGE]
         return f": {printable(_PRIVATE.sub('…', masked)[:_MAX_MESSAGE])}"
 
     def _is_read(self, response: Response) -> bool:
