@@ -151,9 +151,8 @@ class PostgresBackend(Backend[PostgresOptions]):
                 if self._inspected is inspected:
                     raise
             return await self.find(query, steps)
-        rows = result.rows
         if steps is not None:
-            steps += (Step("rows", len(rows)), *(Step("row", [*row]) for row in rows))
+            steps += (Step("rows", len(result.rows)), *(Step("row", [*row]) for row in result.rows))
         return self._to_answer(result)
 
     explain = find  # with steps

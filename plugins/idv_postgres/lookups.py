@@ -243,8 +243,9 @@ async def _own_query(connection: Connection, kind: type[Query], query: str) -> s
         if columns[name].name not in _COLUMN_TYPES:
             raise Broken(f"{option}: the column {name} is {columns[name].name}, not text")
     url = "q.profile_url::text" if "profile_url" in columns else "NULL"
-    selected = f"q.plan::text, q.card_number::text, q.nickname::text, {url}"
-    return f"SELECT {selected} FROM (\n{query}\n) AS q LIMIT 2"  # noqa: S608 - the operator's SQL
+    # For a column that has become a number, the collation causes an error, as in `select_users`.
+    own = 'q.plan::text, (q.card_number COLLATE "C")::text, (q.nickname COLLATE "C")::text'
+    return f"SELECT {own}, {url} FROM (\n{query}\n) AS q LIMIT 2"  # noqa: S608 - the operator's SQL
 
 
 def select_users(

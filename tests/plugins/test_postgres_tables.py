@@ -123,6 +123,17 @@ async def test_each_type_of_text_is_compared_exactly(
         assert [await outcome(own, each) for each in queries[:2]] == ["found", "not found"]
 
 
+async def test_card_number_that_becomes_a_number_is_served_by_no_query(database: Database) -> None:
+    """Before the next check notices it. Without its zeros, it may be another user's."""
+    database.clear(f"{TYPES} CREATE TABLE users ({COLUMNS['name']}); {ROWS}")
+    own = "SELECT nickname, card_number, plan FROM users WHERE nickname = $1::text"
+    async with serving(database, by_nickname=own) as backend:
+        assert await outcome(backend) == "found"
+        database.run("ALTER TABLE users ALTER card_number TYPE int USING card_number::text::int")
+        for _ in range(2):
+            assert "has a type other than text" in await outcome(backend)
+
+
 async def test_folded_citext_is_compared_by_the_collation_of_the_database(
     database: Database,
 ) -> None:
