@@ -228,6 +228,8 @@ def test_message_of_any_error_is_logged_without_values() -> None:
     assert reason({"error": said}, select="data", error="error").endswith(f"record: {said}")
     assert reason({"e": "no such user: ALICE"}, broken_when="e", error="e").endswith("user: …")
     assert reason({"e": "no A.L-I C'E"}, broken_when="e", error="e").endswith(": no …")
+    grouped = "4000 123, 400-012-341, 12 of 30"
+    assert reason({"e": grouped}, broken_when="e", error="e").endswith(": …, …, 12 of 30")
     long = f"token {'a1' * 495} alice"  # the message is cut within the value
     assert reason({"e": long}, broken_when="e", error="e").endswith(": token … …")
     mail = "for bob@people.example, 4000123412341234: key s3cret or pNq3x-4Zt6w8Yq1Lm0aB is invalid"

@@ -48,7 +48,7 @@ def freshness(headers: MultiMapping[str]) -> tuple[float | None, bool]:
 
 _REFUSED = (401, 403, 407)
 _REDIRECTS = (301, 302, 303, 307, 308)
-_PRIVATE = re.compile(r"\S+@\S+\.\w+|(?=[\w+=~-]*[0-9])[\w+=~-]{20,}|[0-9]{4,}")
+_PRIVATE = re.compile(r"\S+@\S+\.\w+|(?=[\w+=~-]*[0-9])[\w+=~-]{20,}|[0-9](?:[ .-]?[0-9]){3,}")
 """Pattern of texts to mask in an error message: mail addresses, tokens and card numbers."""
 _MAX_MESSAGE = 100
 
@@ -151,7 +151,7 @@ class ResponseReader:
         """Return the truncated message, with the requested value and secrets masked."""
         for secret in sorted(self._secrets(), key=len, reverse=True):
             message = message.replace(secret, "…")
-        # A card number may be in groups of digits, such as "400 012 341".
+        # The value may be in groups, such as "400 012 341".
         requested = r"\W?".join(map(re.escape, query.text.removeprefix("@")))
         masked = re.sub(requested, "…", message, flags=re.IGNORECASE)[: 10 * _MAX_MESSAGE]
         return f": {printable(_PRIVATE.sub('…', masked)[:_MAX_MESSAGE])}"
