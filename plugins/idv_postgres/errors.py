@@ -48,7 +48,7 @@ _REASONS = {
     "57P02": "the server crashed",
     "57P03": "the server is starting or shutting down",
 }
-_MESSAGE_WITHOUT_DATA = (*_UNAVAILABLE, "0A", "23", "28", "3D", "3F", "42", "54")
+_SAFE_TO_REPEAT = (*_UNAVAILABLE, "0A", "23", "28", "3D", "3F", "42", "54")
 """SQLSTATEs, or their first characters, of messages that quote no value of a table."""
 REPLACED = "idv: the table was replaced"
 """Part of the server's message if a lookup reads another table than the validated table."""
@@ -136,7 +136,6 @@ def _of_server(error: asyncpg.PostgresError, *, with_message: bool) -> LookupFai
     if REPLACED in text:
         return ReplacedError("the table was replaced by another one")
     reason = _REASONS.get(state) or f"the query failed with {type(error).__name__}"
-    is_shown = with_message and text and state.startswith(_MESSAGE_WITHOUT_DATA)
-    message = f": {text}" if is_shown else ""
+    message = f": {text}" if with_message and text and state.startswith(_SAFE_TO_REPEAT) else ""
     kind = Unavailable if state.startswith(_UNAVAILABLE) else Broken
     return kind(f"{reason} (SQLSTATE {state}){message}")

@@ -24,7 +24,6 @@ from tornado_idv import Broken, ByCard, ByNickname, Query, User
 _NAMES: dict[type[Query], str] = {ByNickname: "nickname", ByCard: "card number"}
 _TEXT_TYPES = {"text", "varchar", "bpchar", "citext"}
 _COLUMN_TYPES = _TEXT_TYPES | {"name"}
-_WITH_AT = "('@' || {})"
 _UPPER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _COLUMNS = """
 WITH RECURSIVE base AS (
@@ -189,7 +188,7 @@ async def _of_table(
     is_nickname = await _equals(connection, nickname, folds=options.folds_nicknames)
     conditions: dict[type[Query], Condition] = {
         # A nickname that is stored with a leading @ is found, too. See `Result.user`.
-        ByNickname: lambda x: f"({is_nickname(x)} OR {is_nickname(_WITH_AT.format(x))})",
+        ByNickname: lambda x: "(" + is_nickname(x) + " OR " + is_nickname(f"('@' || {x})") + ")",
         ByCard: await _equals(connection, card),
     }
     relation, warnings = await resolve(connection, options, before, is_nickname)
@@ -243,9 +242,8 @@ async def _own_query(connection: Connection, kind: type[Query], query: str) -> s
         if columns[name].name not in _COLUMN_TYPES:
             raise Broken(f"{option}: the column {name} is {columns[name].name}, not text")
     url = "q.profile_url::text" if "profile_url" in columns else "NULL"
-    # For a column that has become a number, the collation causes an error, as in `select_users`.
     own = 'q.plan::text, (q.card_number COLLATE "C")::text, (q.nickname COLLATE "C")::text'
-    return f"SELECT {own}, {url} FROM (\n{query}\n) AS q LIMIT 2"  # noqa: S608 - the operator's SQL
+    return f"SELECT {own}, {url} FROM (\n{query}\n) AS q LIMIT 2"  # noqa: S608 - the operator's SQL, with the collation as in `select_users`
 
 
 def select_users(

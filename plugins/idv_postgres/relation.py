@@ -25,7 +25,7 @@ FROM unnest(current_schemas(false)) WITH ORDINALITY AS s(name, place) WHERE name
 _RELATION = """
 SELECT oid, relnamespace::regnamespace || '.' || quote_ident(relname), ARRAY(
   SELECT name FROM unnest(current_schemas(false)) AS s(name)
-  WHERE to_regclass(format('%I.%I', name, relname)) <> oid)
+  WHERE to_regclass(format('%I.%I', name, relname)) <> oid), pg_postmaster_start_time()::text
 FROM pg_class WHERE oid = to_regclass($1::text)
 """
 _IS_RENAMED = """
@@ -62,6 +62,8 @@ class Relation:
     """The name with the schema, quoted if necessary."""
     sample: Sequence[str] = field(compare=False)
     """Some nicknames in the relation, in lower case if lookups ignore the case."""
+    server: str = field(compare=False)
+    """The start time of the server. On another server, an unrelated table may have this oid."""
 
 
 async def resolve(
@@ -76,14 +78,14 @@ async def resolve(
     value = f'lower({column} COLLATE "C")' if options.folds_nicknames else column
     # This locks the relation. Its name cannot change until the end of the transaction.
     rows = await connection.fetch(f"SELECT {value} FROM {table} LIMIT {_SAMPLE}")  # noqa: S608 - quoted
-    oid, sql, others = await connection.fetchrow(_RELATION, table)
-    relation = Relation(oid, sql, [row[0] for row in rows if row[0] is not None])
+    oid, sql, others, server = await connection.fetchrow(_RELATION, table)
+    relation = Relation(oid, sql, [row[0] for row in rows if row[0] is not None], server)
     if before is not None and before.sql != sql:
         raise Broken(
             f"{table} is {sql} now, and was {before.sql} when the service started; "
             "write the schema into the option table, and restart the service"
         )
-    if before is not None and before.oid != oid:
+    if before is not None and (before.oid, before.server) != (oid, server):
         await _require_same_users(connection, before, relation, equals)
     if "." in options.table or not others:
         return relation, []
@@ -101,10 +103,11 @@ async def _require_same_users(
 ) -> None:
     """Raise `Broken` unless ``relation`` may replace the earlier relation ``before``.
 
-    If ``relation`` has users and the old table is still in the same schema, it may: a job has
-    exchanged their names. Otherwise, it must have at least half of the users in the old sample.
+    If ``relation`` has users, and the old table is still in the same schema of this server, it may:
+    a job has exchanged their names. Otherwise, it must have half of the users in the old sample.
     """
-    if relation.sample and await connection.fetchval(_IS_RENAMED, before.oid, relation.oid):
+    may_be_renamed = relation.sample and before.server == relation.server
+    if may_be_renamed and await connection.fetchval(_IS_RENAMED, before.oid, relation.oid):
         return
     exists = f"EXISTS (SELECT FROM {relation.sql} AS u WHERE {equals('k.value')})"
     count = f"SELECT count(*) FROM unnest($1::text[]) AS k(value) WHERE {exists}"  # noqa: S608 - quoted

@@ -110,7 +110,7 @@ def listening() -> Callable[..., Any]:
         given |= {"notify": notify} if notify else {}
         context = {"nickname_case": "fold" if folds else "preserve"}
         options = PostgresOptions.model_validate(given, context=context)
-        relation = Relation(1, "public.users", ())
+        relation = Relation(1, "public.users", (), "now")
         executor = SimpleNamespace(
             lookups=SimpleNamespace(relation=relation),
             standbys=SimpleNamespace(require=harness.required.append),

@@ -238,13 +238,13 @@ async def test_table_that_is_filled_while_it_is_checked_is_accepted_by_the_next_
         async def fetch(self, *_: object) -> list[object]:
             return []
 
-        async def fetchrow(self, *_: object) -> tuple[int, str, list[str]]:
-            return 2, "public.users", []
+        async def fetchrow(self, *_: object) -> tuple[int, str, list[str], str]:
+            return 2, "public.users", [], "now"
 
         async def fetchval(self, sql: str, *_: object) -> int:
             return 1
 
-    before = Relation(1, "public.users", ["alice"])
+    before = Relation(1, "public.users", ["alice"], "now")
     connection: Any = Filled()
     with pytest.raises(Broken, match="was replaced by another table"):
         await resolve(connection, backend_of().options, before, lambda value: value)

@@ -21,6 +21,7 @@ from support.databases.postgres_server import (
     running_copy,
     running_server,
 )
+from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from support.http.tcp_relay import Relay, relaying
 from tornado_idv import Backend, ByNickname, Unavailable, User
@@ -120,15 +121,15 @@ def kind(monkeypatch: pytest.MonkeyPatch) -> type[Backend[Any]]:
 
 @pytest.fixture(scope="module")
 def databases() -> Iterator[tuple[Database, PostgresServer]]:
-    """A database, and a server with a copy of its files that lacks its users."""
+    """A database, and a server with a copy of its files that lacks two of four users."""
     if binaries() is None:
         pytest.skip("PostgreSQL is not installed; see `make test-tools`")
     with running_server() as server:
         database = create_database(server, "users")
-        database.write(ALICE, BIRD)
+        database.write(ALICE, BIRD, User("Free", "1", "carol"), User("Free", "2", "dave"))
         database.run("GRANT SELECT ON users TO idv")
         with running_copy(server) as copy:
-            Database(copy, database.name).run("DELETE FROM users")
+            Database(copy, database.name).run("DELETE FROM users WHERE length(card_number) > 1")
             yield database, copy
 
 
@@ -172,6 +173,32 @@ async def test_postgres_server_without_the_canary_is_not_believed(
     ports = (database.server.port, copy.port)
     async with opened(kind, tmp_path, *ports, dsn=dsn) as both:
         await both.check_second_is_not_believed()
+
+
+async def test_postgres_server_without_the_users_is_not_believed_without_a_canary(
+    databases: tuple[Database, PostgresServer], kind: type[Backend[Any]]
+) -> None:
+    """Its table has the same oid, as on any new server on which the same script was run."""
+    database, copy = databases
+    emptied = Database(copy, database.name)
+    emptied.run("CREATE TABLE kept AS TABLE users; DELETE FROM users")
+    async with relaying(database.server.port) as first:
+        hosts = f"127.0.0.1:{first.port},127.0.0.1:{copy.port}"
+        dsn = database.dsn.replace(f"127.0.0.1:{database.server.port}", hosts)
+        given = {"name": "two", "kind": "postgres", "dsn": dsn, "timeout": "5s"}
+        async with open_backends([kind(kind.options_type.model_validate(given))]) as (backend,):
+            assert await outcome(backend) == "found"
+            assert await outcome(backend, ByNickname("nobody")) == "not found"
+            first.bar(ALL)
+            results: list[str] = []
+            while not any("lacks most of its users" in each for each in results):
+                results.append(await outcome(backend))
+                await asyncio.sleep(0.01)
+            assert "not found" not in results
+            first.bar(())
+            await until(lambda: backend.problem is None)
+            assert await outcome(backend) == "found"
+    emptied.run("INSERT INTO users TABLE kept; DROP TABLE kept")
 
 
 async def test_postgres_servers_behind_one_address_are_distinguished(
