@@ -63,8 +63,8 @@ _UNCERTAIN = (
 _LOCK = 0x6964766B
 """The number of the advisory lock for the creation of the tables: ``idvk`` in ASCII."""
 _VERSION = 1
-# Triggers set the revision, because an operator may change rows without our commands. They set it
-# once per transaction, because each further version of the row would slow down the next.
+# Triggers set the revision, because an operator may change rows without our commands, also with
+# session_replication_role (ALWAYS). They set it once per transaction: more row versions are slower.
 _TABLES = """
 CREATE TABLE store (version integer NOT NULL, revision text NOT NULL);
 INSERT INTO store VALUES (1, gen_random_uuid());
@@ -95,9 +95,9 @@ CREATE FUNCTION changed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     RETURN NULL;
 END $$;
 CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON keys
-    FOR EACH STATEMENT EXECUTE FUNCTION changed();
+  FOR EACH STATEMENT EXECUTE FUNCTION changed(); ALTER TABLE keys ENABLE ALWAYS TRIGGER changed;
 CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON tokens
-    FOR EACH STATEMENT EXECUTE FUNCTION changed();
+  FOR EACH STATEMENT EXECUTE FUNCTION changed(); ALTER TABLE tokens ENABLE ALWAYS TRIGGER changed;
 """
 
 

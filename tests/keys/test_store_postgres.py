@@ -81,8 +81,9 @@ def folder(tmp_path: Path) -> Path:
         "TRUNCATE tokens",
     ],
 )
+@pytest.mark.parametrize("role", ["origin", "replica"])
 def test_revision_differs_after_each_kind_of_statement(
-    place: PostgresKeyStore, database: Database, statement: str
+    place: PostgresKeyStore, database: Database, statement: str, role: str
 ) -> None:
     """Whatever an operator does without our commands is effective."""
     make_store(place, "shop")
@@ -92,8 +93,9 @@ def test_revision_differs_after_each_kind_of_statement(
     )
     with open_store(place) as store:
         before = store.revision()
-        database.run(statement)
+        database.run(f"SET session_replication_role = {role}; {statement}")
         assert store.revision() != before
+    database.run("RESET session_replication_role")
 
 
 def test_all_reads_of_one_transaction_see_the_same_state(place: PostgresKeyStore) -> None:
