@@ -41,7 +41,6 @@ _FIRST_PAGE = ldap.controls.SimplePagedResultsControl(size=1, cookie="")
 _LIMIT = 2
 """Maximum number of entries to return for a search. Two entries already make a user ambiguous."""
 
-
 Bound = tuple[Any, Types, bool, str]
 """The result of `connect`: a connection of python-ldap, the attribute types of the server, whether
 the server has a ``contextCSN``, and an identifier of the server."""
@@ -151,6 +150,7 @@ class BoundConnection:
     ) -> None:
         self._handle, self._types, self._options = handle, types, options
         self.place, self.server = place, server
+        self.has_base = options.scope == "subtree"  # the scope includes base_dn, which is no user
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[LookupFailed] = self._loop.create_future()
         self._pending: dict[int, asyncio.Future[list[Any]]] = {}

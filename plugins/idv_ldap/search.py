@@ -19,7 +19,7 @@ _MAX_AGE = 1.0
 """Seconds for which a successful search is evidence for "not found"."""
 _ENTRY = "(|(!(objectClass=organizationalUnit))(hasSubordinates=TRUE))"
 """Filter for any entry except empty organizational units. On a server with ``hasSubordinates``, a
-unit with only unreadable entries is not empty."""
+unit with only unreadable entries is not empty. It needs the right to read ``objectClass``."""
 
 
 class Search:
@@ -62,7 +62,8 @@ class Search:
             return
         found = await connection.first(template.any, template.attribute)
         if found is None:
-            if self._witness is None and await connection.first(_ENTRY) is None:
+            seen = not connection.has_base or await connection.first("(objectClass=*)") is not None
+            if seen and self._witness is None and await connection.first(_ENTRY) is None:
                 return
             raise Broken(
                 f"the filter finds no entry for any value ({template.any}): no such entry exists, "

@@ -220,6 +220,7 @@ async def test_search_without_a_base_is_no_missing_user(backend_of: Make) -> Non
     assert str(result).startswith("broken: base_dn does not exist, or")
 
 
+HIDDEN = f"access to dn.subtree={PEOPLE} by * none\naccess to * by * read"
 NO_ENTRY = "the filter finds no entry for any value"
 
 
@@ -228,6 +229,8 @@ NO_ENTRY = "the filter finds no entry for any value"
     [
         ("access to attrs=employeeNumber by * none\naccess to * by * read", None),
         (f"access to dn.children={PEOPLE} by * none\naccess to * by * read", None),
+        # The rights to attributes, also of base_dn, are lost.
+        (f"access to dn.base={PEOPLE} attrs=entry by * read\n{HIDDEN}", None),
         ("access to * by * read", "(&(objectClass=persn)(employeeNumber={card_number}))"),
         ("access to * by * read", "(&(employeeNumber={card_number})(!(uid=*)))"),
     ],
