@@ -149,8 +149,7 @@ class BoundConnection:
         self, handle: Any, types: Types, options: LdapOptions, place: int = 0, server: str = ""
     ) -> None:
         self._handle, self._types, self._options = handle, types, options
-        self.place, self.server = place, server
-        self.has_base = options.scope == "subtree"  # the scope includes base_dn, which is no user
+        self.place, self.server, self.has_base = place, server, options.scope == "subtree"
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[LookupFailed] = self._loop.create_future()
         self._pending: dict[int, asyncio.Future[list[Any]]] = {}

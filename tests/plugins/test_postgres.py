@@ -399,15 +399,11 @@ async def test_a_leading_at_sign_is_noticed_anywhere_in_the_table(database: Data
         assert await outcome(backend, ByCard("777")) == broken
 
 
-async def test_message_of_the_server_with_a_value_of_the_table_is_not_repeated(
-    database: Database,
-) -> None:
+async def test_value_in_a_message_of_the_server_is_not_repeated(database: Database) -> None:
     """A view may cast a column. The text of the failed cast has the value."""
-    database.clear(
-        "CREATE TABLE people (nickname text, card_number text, plan text);"
-        "INSERT INTO people VALUES ('alice', '4000-1234', 'Free');"
-        "CREATE VIEW users AS SELECT * FROM people WHERE card_number::bigint > 0;"
-    )
+    people = USERS.replace("users", "people") + "INSERT INTO people VALUES ('a', '4000-1234', '');"
+    where = "card_number::bigint > 0"
+    database.clear(f"{people} CREATE VIEW users AS SELECT * FROM people WHERE {where}")
     with pytest.raises(StartError, match="InvalidTextRepresentationError") as caught:
         await backend_of(database).open()
     assert "4000" not in str(caught.value)

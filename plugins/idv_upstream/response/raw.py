@@ -19,7 +19,6 @@ MAX_BODY = 64 * 1024
 _MAX_JSON_DEPTH = 128
 _CORRUPT = "a compressed response that is damaged"
 
-
 MAX_RETRY_AFTER = 60.0
 """Maximum pause in seconds that an upstream can demand by ``Retry-After``."""
 
