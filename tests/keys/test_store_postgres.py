@@ -186,9 +186,7 @@ FAULTS = {
     "hanging": (hanging, "the server did not respond in time"),
     "no tables": (
         partial(
-            changed,
-            "ALTER SCHEMA idv_keys RENAME TO gone",
-            "ALTER SCHEMA gone RENAME TO idv_keys",
+            changed, "ALTER SCHEMA idv_keys RENAME TO gone", "ALTER SCHEMA gone RENAME TO idv_keys"
         ),
         "the key store is gone; restore it",
     ),

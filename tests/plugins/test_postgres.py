@@ -217,11 +217,7 @@ START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"prepared_statements": "false"},
         'query would be affected by row-level security policy for table "people"',
     ),
-    "query that is no SQL": (
-        "",
-        {"by_card": "SELEKT $1"},
-        'syntax error at or near "SELEKT"',
-    ),
+    "query that is no SQL": ("", {"by_card": "SELEKT $1"}, 'syntax error at or near "SELEKT"'),
     "query for a number": (
         "CREATE TABLE users (id int);",
         {"by_card": "SELECT * FROM users WHERE id = $1"},

@@ -292,11 +292,7 @@ async def test_server_is_probed_once_a_second_at_most(serving: Callable[..., Any
     ids=["refused", "hanging", "full with connections", "full without", "other"],
 )
 async def test_backend_is_down_if_the_probe_is_lost_or_no_connection_is_left(
-    serving: Callable[..., Any],
-    error: Exception,
-    *,
-    has_connections: bool,
-    is_down: bool,
+    serving: Callable[..., Any], error: Exception, *, has_connections: bool, is_down: bool
 ) -> None:
     async with serving() as harness:
         harness.database.rows, harness.database.probing = REFUSED, error

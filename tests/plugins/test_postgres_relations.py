@@ -121,9 +121,7 @@ async def test_name_that_means_another_table_is_an_error_until_it_is_repaired(
 
 
 async def test_name_in_several_schemas_is_a_warning_and_an_error_if_the_first_is_empty(
-    database: Database,
-    backend_of: Callable[..., PostgresBackend],
-    caplog: pytest.LogCaptureFixture,
+    database: Database, backend_of: Callable[..., PostgresBackend], caplog: pytest.LogCaptureFixture
 ) -> None:
     await asyncio.to_thread(database.run, SHADOWS["a schema named like the role"])
     advice = "write the schema into the option table"

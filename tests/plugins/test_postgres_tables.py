@@ -34,10 +34,7 @@ UNLOGGED_TABLES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "materialized view": (f"{UNLOGGED} CREATE MATERIALIZED VIEW users AS TABLE people;", {}),
     "partition": (PARTITIONS, {"table": "people"}),
-    "child": (
-        f"{USERS} CREATE UNLOGGED TABLE child () INHERITS (users);",
-        {},
-    ),
+    "child": (f"{USERS} CREATE UNLOGGED TABLE child () INHERITS (users);", {}),
     "query": (UNLOGGED, {"by_card": "SELECT * FROM people WHERE card_number = $1"}),
     "partition that a query leaves out": (
         PARTITIONS,

@@ -124,9 +124,7 @@ async def test_primary_is_that_of_the_last_failover(
     assert played.connected[-1] == f"redis://{primary}:6379"
 
 
-async def test_reply_of_a_server_that_is_the_primary_no_more_does_not_count(
-    played: Played,
-) -> None:
+async def test_reply_of_a_server_that_is_the_primary_no_more_does_not_count(played: Played) -> None:
     async with following(played, (1, OLD), (1, OLD)) as client:
         played.gate.clear()
         running = asyncio.create_task(client.execute("PING"))
@@ -174,8 +172,7 @@ async def test_url_gives_all_but_the_address(
 
 
 @pytest.mark.parametrize(
-    ("ready", "expected"),
-    [(None, "unavailable: the key ready is missing"), (b"1", "not found")],
+    ("ready", "expected"), [(None, "unavailable: the key ready is missing"), (b"1", "not found")]
 )
 async def test_user_who_is_loaded_during_a_lookup_is_not_unknown(
     tmp_path: Path, ready: bytes | None, expected: str

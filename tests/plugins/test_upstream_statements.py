@@ -292,8 +292,7 @@ def test_every_expression_up_to_the_one_that_decides_is_explained(
 
 
 @pytest.mark.parametrize(
-    ("query", "names"),
-    [(QUERIES[0], ["card_number", "plan"]), (QUERIES[1], ["nickname", "plan"])],
+    ("query", "names"), [(QUERIES[0], ["card_number", "plan"]), (QUERIES[1], ["nickname", "plan"])]
 )
 def test_expression_that_is_not_evaluated_is_not_explained(query: Query, names: list[str]) -> None:
     """Without `check_echo`, that of the requested value."""

@@ -93,10 +93,7 @@ async def test_certificate_signed_by_the_ca_file_is_accepted(
 ) -> None:
     """The connection is kept, like any other."""
     trusted = options(ca_file=str(folder.ca(authority)))
-    async with (
-        serving_tls(authority) as upstream,
-        opened(https(upstream), tls=trusted) as made,
-    ):
+    async with serving_tls(authority) as upstream, opened(https(upstream), tls=trusted) as made:
         for _ in range(3):
             assert (await ask(made)).status == 200
     assert len(upstream.connections) == 1
