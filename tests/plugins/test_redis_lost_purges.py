@@ -11,9 +11,10 @@ from random import Random
 import pytest
 
 from idv_redis.shared_cache import RedisSharedCache, Sealer
-from support.databases.redis_replicas import replicas, until
+from support.databases.redis_replicas import replicas
 from support.databases.redis_server import RedisServer, running_server
 from support.fakes.directories import ALICE, QUERY, counts
+from support.http.http_server import until
 from tornado_idv import ByCard, ByNickname, Purge, Query, User
 
 pytestmark = pytest.mark.slow

@@ -16,10 +16,11 @@ from pydantic import ValidationError
 import idv_redis
 from idv_redis.options import RedisCacheOptions
 from idv_redis.shared_cache import RedisSharedCache, Sealer
-from support.databases.redis_replicas import SECRET, replicas, until
+from support.databases.redis_replicas import SECRET, replicas
 from support.databases.redis_server import ALICE as MEMBER
 from support.databases.redis_server import PASSWORD, RedisServer
 from support.fakes.directories import ALICE, QUERY, counts
+from support.http.http_server import until
 from support.http.metrics import scrape
 from support.processes.admin import USERS, ask_admin
 from support.processes.process import Invoke, eventually

@@ -25,6 +25,7 @@ from support.databases.sqlite_databases import (
     serving,
     write,
 )
+from support.faults.file_faults import overwrite
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Unavailable, User
 from tornado_idv.kit.testing import make_backend
 
@@ -46,13 +47,6 @@ def changes_of(backend: SqliteBackend) -> list[str]:
     changes: list[str] = []
     backend.on_change(lambda: changes.append("changed"))
     return changes
-
-
-def overwrite(path: Path, content: bytes) -> None:
-    """In place: the file stays the same one."""
-    with path.open("r+b") as file:
-        file.truncate(0)
-        file.write(content)
 
 
 async def test_written_rows_are_found_and_reported_as_a_change(path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from idv_sqlite.backend import SqliteBackend
 from idv_sqlite.openfile import OpenFile, State
 from support.databases.sqlite_databases import ALICE, BOB, insert, run, serving, start_error, write
+from support.databases.user_lists import cells, insert_statement
 from tornado_idv import Broken, ByCard, ByNickname, Unavailable
 from tornado_idv.kit.testing import make_backend
 
@@ -138,12 +139,8 @@ def insert_bob(path: Path) -> None:
     code = (
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute(sys.argv[2]); c.commit()"
     )
-    values = tuple(
-        getattr(BOB, name) for name in ("nickname", "card_number", "plan", "profile_url")
-    )
-    subprocess.run(
-        [sys.executable, "-c", code, path, f"INSERT INTO users VALUES {values}"], check=True
-    )
+    command = [sys.executable, "-c", code, path, insert_statement(cells(BOB))]
+    subprocess.run(command, check=True)
 
 
 def beside(path: Path, suffix: str) -> Path:

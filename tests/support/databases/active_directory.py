@@ -11,9 +11,7 @@ import inspect
 import os
 import re
 import signal
-import socket
 import subprocess
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ import pytest
 import trustme
 
 from support.databases.kept_files import make_or_copy
+from support.processes.ports import wait_until_listens
 from support.processes.proxies import SEARCH_PATH, find_tool, not_installed
 
 DOMAIN = "corp.example.org"
@@ -242,16 +241,7 @@ class ActiveDirectory:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        deadline = time.monotonic() + 20
-        while True:
-            assert self.process.poll() is None
-            assert time.monotonic() < deadline
-            try:
-                socket.create_connection((self.address, 636), timeout=1).close()
-            except OSError:
-                time.sleep(0.01)
-            else:
-                return
+        wait_until_listens(self.process, 636, self.address)
 
     def stop(self) -> None:
         """End it at once, with the processes of its connections."""

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from idv_postgres.key_store import PostgresKeyStore
 from support.databases.postgres_server import Database
+from support.faults.file_faults import execute
 from support.processes.service import CONFIG
 from tornado_idv.features.keys.editor import KeyEditor
 from tornado_idv.features.keys.record import KeyRecord, Token
@@ -79,46 +80,32 @@ def read(place: Place) -> dict[str, KeyRecord]:
         return {each.id: each for each in store.records()}
 
 
-def execute(path: Path, *statements: str) -> None:
-    """Run SQL in a store, as an operator could."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        for statement in statements:
-            connection.execute(statement)
-
-
 Fault = Callable[[Path], Iterator[None]]
 
 
 def deleted(path: Path) -> Iterator[None]:
-    kept = path.with_suffix(".kept")
-    path.rename(kept)
-    yield
-    kept.rename(path)
+    return _replaced(path, lambda _: None)
 
 
 def emptied(path: Path) -> Iterator[None]:
-    yield from _overwritten(path, b"")
+    return _overwritten(path, b"")
 
 
 def truncated(path: Path) -> Iterator[None]:
-    yield from _overwritten(path, path.read_bytes()[:5000])
+    return _overwritten(path, path.read_bytes()[:5000])
 
 
 def garbage(path: Path) -> Iterator[None]:
-    yield from _overwritten(path, b"no database " * 1000)
+    return _overwritten(path, b"no database " * 1000)
 
 
 def garbage_page(path: Path) -> Iterator[None]:
     content = path.read_bytes()
-    yield from _overwritten(path, content[:4096] + b"\xff" * (len(content) - 4096))
+    return _overwritten(path, content[:4096] + b"\xff" * (len(content) - 4096))
 
 
 def another_database(path: Path) -> Iterator[None]:
-    kept = path.with_suffix(".kept")
-    path.rename(kept)
-    execute(path, "CREATE TABLE users (nickname TEXT)")
-    yield
-    kept.replace(path)
+    return _replaced(path, lambda other: execute(other, "CREATE TABLE users (nickname TEXT)"))
 
 
 def newer_schema(path: Path) -> Iterator[None]:
@@ -134,20 +121,11 @@ def invalid_key(path: Path) -> Iterator[None]:
 
 
 def directory(path: Path) -> Iterator[None]:
-    kept = path.with_suffix(".kept")
-    path.rename(kept)
-    path.mkdir()
-    yield
-    path.rmdir()
-    kept.rename(path)
+    return _replaced(path, Path.mkdir)
 
 
 def fifo(path: Path) -> Iterator[None]:
-    kept = path.with_suffix(".kept")
-    path.rename(kept)
-    os.mkfifo(path)
-    yield
-    kept.replace(path)
+    return _replaced(path, os.mkfifo)
 
 
 def locked(path: Path) -> Iterator[None]:
@@ -155,6 +133,16 @@ def locked(path: Path) -> Iterator[None]:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("UPDATE keys SET note = 'locked'")
         yield
+
+
+def _replaced(path: Path, make: Callable[[Path], object]) -> Iterator[None]:
+    """Rename the file, and make another one at its path."""
+    kept = path.rename(path.with_suffix(".kept"))
+    make(path)
+    yield
+    if path.is_dir():
+        path.rmdir()
+    kept.replace(path)
 
 
 def _overwritten(path: Path, content: bytes) -> Iterator[None]:

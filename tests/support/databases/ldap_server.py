@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
-import ssl
 import subprocess
 import time
 from collections.abc import Iterable
@@ -15,7 +13,7 @@ from typing import Any, Self
 import pytest
 import trustme
 
-from support.processes.ports import free_port
+from support.processes.ports import free_port, wait_until_listens
 from support.processes.proxies import SEARCH_PATH, find_tool, not_installed
 
 SUFFIX = "dc=example,dc=org"
@@ -165,16 +163,7 @@ class LdapServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 10
-        while True:
-            assert self.process.poll() is None
-            assert time.monotonic() < deadline
-            try:
-                socket.create_connection(("127.0.0.1", self.tls_port), timeout=1).close()
-            except OSError:
-                time.sleep(0.005)
-            else:
-                return
+        wait_until_listens(self.process, self.tls_port)
 
     def __enter__(self) -> Self:
         self.start()
@@ -202,9 +191,3 @@ class LdapServer:
     def resume(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
-
-    def context(self) -> ssl.SSLContext:
-        """Return a context that trusts the server."""
-        context = ssl.create_default_context()
-        self.authority.configure_trust(context)
-        return context

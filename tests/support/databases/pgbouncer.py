@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from support.databases.postgres_server import PASSWORD, PostgresServer, server_user
-from support.processes.ports import free_port, listens
+from support.processes.ports import free_port, wait_until_listens
 from support.processes.proxies import SEARCH_PATH, find_tool
 
 PGBOUNCER = shutil.which("pgbouncer", path=SEARCH_PATH)
@@ -38,10 +37,7 @@ def running_pooler(server: PostgresServer, settings: str = "") -> Iterator[int]:
             [program, "-q", folder / "pgbouncer.ini"], user=server_user(), stdout=log, stderr=log
         )
     try:
-        deadline = time.monotonic() + 10
-        while not listens(port):
-            assert time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.02)
+        wait_until_listens(process, port)
         yield port
     finally:
         process.terminate()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from support.databases.postgres_server import PostgresServer, running_server, server_user
+from support.databases.postgres_server import PostgresServer, empty_server, running_server
 
 
 class Cluster:
@@ -65,16 +63,7 @@ def running_cluster() -> Iterator[Cluster]:
 @contextmanager
 def running_standby(primary: PostgresServer) -> Iterator[PostgresServer]:
     """Run a standby of this server."""
-    folder = Path(tempfile.mkdtemp(prefix="idv-standby-"))
-    standby = PostgresServer(primary.bin, folder)
-    user = server_user()
-    if user is not None:
-        shutil.chown(folder, user)
-    folder.chmod(0o755)
-    try:
+    with empty_server(primary.bin) as standby:
         standby.copy_from(primary)
         standby.start()
         yield standby
-    finally:
-        standby.stop()
-        shutil.rmtree(folder)

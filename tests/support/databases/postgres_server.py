@@ -22,6 +22,7 @@ import pytest
 
 from support.databases.kept_files import make_or_copy
 from support.databases.psql import Psql
+from support.databases.user_lists import cells, insert_statement
 from support.processes.ports import free_port
 from support.processes.process import children
 from support.processes.proxies import find_tool, not_installed
@@ -78,6 +79,13 @@ def server_user() -> str | None:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}
     return "postgres" if "postgres" in names else "nobody"
+
+
+def give_to_server(path: Path) -> None:
+    """Make the user of the server the owner."""
+    user = server_user()
+    if user is not None:
+        shutil.chown(path, user)
 
 
 def command(*arguments: object, user: str | None) -> None:
@@ -214,9 +222,7 @@ class PostgresServer:
         for name, text in files.items():
             path = self.data / name
             path.write_text(text)
-            user = server_user()
-            if user is not None:
-                shutil.chown(path, user)
+            give_to_server(path)
 
     def wait_for_replay(self, primary: PostgresServer) -> None:
         """Wait until this standby has all that was committed at its primary."""
@@ -237,9 +243,7 @@ class PostgresServer:
             path = self.data / name
             path.write_bytes(content)
             path.chmod(0o600)
-            user = server_user()
-            if user is not None:
-                shutil.chown(path, user)
+            give_to_server(path)
         self.run("ALTER SYSTEM SET ssl = on")
         self.run("SELECT pg_reload_conf()")
 
@@ -293,16 +297,7 @@ class Database:
 
     def write(self, *users: User, table: str = USERS) -> None:
         """Replace everything by a table with these users; one that is there is only emptied."""
-        values = ", ".join(
-            "({})".format(
-                ", ".join(
-                    "NULL" if value is None else "'{}'".format(value.replace("'", "''"))
-                    for value in (user.nickname, user.card_number, user.plan, user.profile_url)
-                )
-            )
-            for user in users
-        )
-        insert = f"INSERT INTO users VALUES {values};" if users else ""
+        insert = insert_statement(*map(cells, users))
         if self._table == table:
             self.run(f"DELETE FROM users; {insert}")
         else:
@@ -343,24 +338,29 @@ class Database:
 
 
 @contextmanager
+def empty_server(programs: Path) -> Iterator[PostgresServer]:
+    """A server without files, in a folder of its own; it is stopped and deleted at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="idv-postgres-"))
+    give_to_server(folder)
+    folder.chmod(0o755)
+    server = PostgresServer(programs, folder)
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder)
+
+
+@contextmanager
 def running_server() -> Iterator[PostgresServer]:
     """A new server in a folder of its own; skips the test where none is installed."""
     found = binaries()
     if found is None:
         pytest.skip(not_installed("PostgreSQL"))
-    folder = Path(tempfile.mkdtemp(prefix="idv-postgres-"))
-    server = PostgresServer(found, folder)
-    user = server_user()
-    if user is not None:
-        shutil.chown(folder, user)
-    folder.chmod(0o755)
-    try:
+    with empty_server(found) as server:
         server.initialise()
         server.start()
         yield server
-    finally:
-        server.stop()
-        shutil.rmtree(folder)
 
 
 @contextmanager
@@ -393,18 +393,9 @@ def create_database(server: PostgresServer, name: str) -> Database:
 @contextmanager
 def running_copy(server: PostgresServer) -> Iterator[PostgresServer]:
     """Run a server over a copy of the files of this one."""
-    folder = Path(tempfile.mkdtemp(prefix="idv-postgres-"))
-    copy = PostgresServer(server.bin, folder)
-    user = server_user()
-    if user is not None:
-        shutil.chown(folder, user)
-    folder.chmod(0o755)
-    server.stop()
-    command("cp", "-a", server.data, copy.data, user=None)
-    server.start()
-    copy.start()
-    try:
+    with empty_server(server.bin) as copy:
+        server.stop()
+        command("cp", "-a", server.data, copy.data, user=None)
+        server.start()
+        copy.start()
         yield copy
-    finally:
-        copy.stop()
-        shutil.rmtree(folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from redis.crc import key_slot
 
-from support.databases.redis_server import PASSWORD, RedisServer, running_server
+from support.databases.redis_server import PASSWORD, RedisServer, commands_of, running_server
 from support.processes.ports import free_port
 from tornado_idv import User
 
@@ -27,7 +27,7 @@ class RedisCluster:
         (rights,) = re.findall(r"^ACL SETUSER idv on .*cluster.*$", readme, re.MULTILINE)
         self._script = script
         self._rights = rights.replace("LONG-RANDOM-TEXT", PASSWORD)
-        self._users: list[User] = []
+        self._keys: list[str] = []
 
     @property
     def url(self) -> str:
@@ -91,18 +91,12 @@ class RedisCluster:
 
     def load(self, *users: User) -> None:
         """Replace the users, and leave the markers as they are."""
-        for user in self._users:
-            for key in (f"user:{user.nickname}", f"card:{user.card_number}"):
-                self.of(key).run("DEL", key)
-        self._users = [*users]
-        for user in users:
-            fields = ["nickname", user.nickname, "card_number", user.card_number, "plan", user.plan]
-            if user.profile_url is not None:
-                fields += ["profile_url", user.profile_url]
-            self.of(f"user:{user.nickname}").run("HSET", f"user:{user.nickname}", *fields)
-            self.of(f"card:{user.card_number}").run(
-                "SET", f"card:{user.card_number}", user.nickname
-            )
+        for key in self._keys:
+            self.of(key).run("DEL", key)
+        commands = [command for user in users for command in commands_of(user)]
+        self._keys = [key for _, key, *_ in commands]
+        for key, command in zip(self._keys, commands, strict=True):
+            self.of(key).run(*command)
 
     def mark(self, *nodes: RedisServer, command: str = "SET") -> None:
         """Set or delete the markers of all slots, or of those of some nodes."""

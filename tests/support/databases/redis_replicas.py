@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,7 @@ from support.databases.redis_server import RedisServer
 from support.databases.shared_caches import shared_directory
 from support.fakes.clock_and_backends import FakeBackend
 from support.fakes.directories import ALICE, QUERY
+from support.http.http_server import until
 from tornado_idv import Purge, Query
 from tornado_idv.features.shared_cache.tier import SharedTier
 from tornado_idv.lookup.directory import Directory
@@ -29,14 +30,6 @@ def prepare(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     if server.process is None:
         server.start()
     server.run("FLUSHALL")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.005)
 
 
 class Replica:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.processes.ports import free_port
+from support.processes.ports import free_port, wait_until_listens
 from support.processes.proxies import find_tool
 from tornado_idv import User
 
@@ -45,16 +45,7 @@ class RedisServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 10
-        while True:
-            assert self.process.poll() is None
-            assert time.monotonic() < deadline
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            except OSError:
-                time.sleep(0.005)
-            else:
-                return
+        wait_until_listens(self.process, self.port)
 
     def stop(self) -> None:
         """End at once; what is not running is left as it is."""
@@ -112,11 +103,18 @@ class RedisServer:
     def add(self, *users: User, prefix: str = "") -> None:
         """Write these users beside others."""
         for user in users:
-            fields = ["nickname", user.nickname, "card_number", user.card_number]
-            if user.profile_url is not None:
-                fields += ["profile_url", user.profile_url]
-            self.run("HSET", f"{prefix}user:{user.nickname}", *fields, "plan", user.plan)
-            self.run("SET", f"{prefix}card:{user.card_number}", user.nickname)
+            for command in commands_of(user, prefix):
+                self.run(*command)
+
+
+def commands_of(user: User, prefix: str = "") -> tuple[list[str], list[str]]:
+    """Return the commands that write a user, each with its key."""
+    fields = ["nickname", user.nickname, "card_number", user.card_number, "plan", user.plan]
+    fields += [] if user.profile_url is None else ["profile_url", user.profile_url]
+    return (
+        ["HSET", f"{prefix}user:{user.nickname}", *fields],
+        ["SET", f"{prefix}card:{user.card_number}", user.nickname],
+    )
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from idv_sqlite.backend import SqliteBackend
+from support.databases.user_lists import cells
 from tornado_idv import StartError, User
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import make_backend
@@ -29,9 +30,8 @@ def run(path: Path, script: str) -> None:
 
 
 def insert(path: Path, *users: User, into: str = "users") -> None:
-    rows = [(user.nickname, user.card_number, user.plan, user.profile_url) for user in users]
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executemany(f"INSERT INTO {into} VALUES (?, ?, ?, ?)", rows)
+        connection.executemany(f"INSERT INTO {into} VALUES (?, ?, ?, ?)", map(cells, users))
 
 
 def write(path: Path, *users: User) -> Path:

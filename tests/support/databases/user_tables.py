@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from decimal import Decimal
 from itertools import count
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
+from support.databases.user_lists import cells, insert_statement
 from tornado_idv import User, UserStore, UserTransaction
 from tornado_idv.features.reconcile.run import Share
 from tornado_idv.features.users.formats import Row
@@ -143,23 +144,13 @@ class UserTable(ABC):
 
     def create(self, columns: str, *rows: Cells) -> None:
         """Replace the table by one with these columns and rows."""
-        self.run(f"DROP TABLE users; CREATE TABLE users ({columns}); {_insert(rows)}")
+        self.run(f"DROP TABLE users; CREATE TABLE users ({columns}); {insert_statement(*rows)}")
 
     def write(self, *users: User) -> None:
         """Put these users into the empty table."""
-        fields = ("nickname", "card_number", "plan", "profile_url")
-        self.run(_insert([tuple(getattr(each, name) for name in fields) for each in users]))
+        self.run(insert_statement(*map(cells, users)))
 
     def users(self) -> set[User]:
         """Return the users in a table that has profile URLs."""
         rows = self.run("SELECT plan, card_number, nickname, profile_url FROM users")
         return {User(*row) for row in rows}
-
-
-def _insert(rows: Collection[Cells]) -> str:
-    values = ", ".join(f"({', '.join(map(_literal, row))})" for row in rows)
-    return f"INSERT INTO users VALUES {values}" if rows else ""
-
-
-def _literal(value: str | None) -> str:
-    return "NULL" if value is None else "'{}'".format(value.replace("'", "''"))

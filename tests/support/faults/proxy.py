@@ -8,17 +8,14 @@ few lines; `FaultProxy.become` changes it while connections are open.
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 
+from support.http.scripted_server import a_request, http, reset
 from support.processes.threads import in_thread
 
-_LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
-_RESET = struct.pack("ii", 1, 0)
 _PIECE = bytes(64 * 1024)
 
 
@@ -41,10 +38,7 @@ class Exchange:
         self.count(len(data))
 
     def reset(self) -> None:
-        """Closes with RST, whatever is unsent."""
-        sock = self.writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self.writer.transport.abort()
+        reset(self.writer)
 
 
 Fault = Callable[[Exchange], Awaitable[None]]
@@ -80,7 +74,7 @@ async def cutting(exchange: Exchange) -> None:
 
 async def flooding(exchange: Exchange) -> None:
     """An answer of 100 MB."""
-    await exchange.send(http(200, b"", "Content-Length: 104857600"))
+    await exchange.send(http(200).replace(b"Length: 0", b"Length: 104857600"))
     for _ in range(1600):
         await exchange.send(_PIECE)
 
@@ -104,14 +98,6 @@ def answering(answer: bytes) -> Fault:
         await exchange.send(answer)
 
     return answer_all
-
-
-def http(status: int, body: bytes, *headers: str, kind: str = "application/json") -> bytes:
-    """An answer as bytes of the wire."""
-    lines = [f"HTTP/1.1 {status} Said", f"Content-Type: {kind}", *headers]
-    if not any(_LENGTH.match(header.encode()) for header in headers):
-        lines.append(f"Content-Length: {len(body)}")
-    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 class FaultProxy:
@@ -160,7 +146,7 @@ class FaultProxy:
         try:
             with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
                 while not writer.is_closing():
-                    await self._answer(await a_message(reader), writer)
+                    await self._answer(await a_request(reader), writer)
         finally:
             self._connections.discard(connection)
             writer.close()
@@ -177,16 +163,9 @@ class FaultProxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._target)
         try:
             writer.write(request)
-            return await a_message(reader)
+            return await a_request(reader)
         finally:
             writer.close()
-
-
-async def a_message(reader: asyncio.StreamReader) -> bytes:
-    """One request or answer, framed by its length."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = _LENGTH.search(head)
-    return head + await reader.readexactly(int(length[1]) if length else 0)
 
 
 def _bound(port: int) -> socket.socket:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import socket
+import subprocess
+import time
 from contextlib import suppress
 
 import pytest
@@ -36,3 +38,14 @@ def listens(port: int, host: str = "127.0.0.1") -> bool:
     except (ConnectionRefusedError, ConnectionResetError):  # Reset: it closed meanwhile.
         return False
     return True
+
+
+def wait_until_listens(
+    process: subprocess.Popen[bytes], port: int, host: str = "127.0.0.1"
+) -> None:
+    """Wait until a new server accepts connections; fail if it has ended."""
+    deadline = time.monotonic() + 20
+    while not listens(port, host):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
