@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from typing import Any, Self
 
 import pytest
@@ -192,6 +191,10 @@ class Servers:
     def count_available(self) -> None:
         self.times_available += 1
 
+    def pool(self, **options: Any) -> ConnectionPool:
+        given = LdapOptions.model_validate({**GIVEN, **options})
+        return ConnectionPool(given, self.count_available)
+
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
@@ -201,21 +204,10 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     return servers
 
 
-@pytest.fixture
-def make(servers: Servers) -> Callable[..., ConnectionPool]:
-    def make(**options: Any) -> ConnectionPool:
-        given = LdapOptions.model_validate({**GIVEN, **options})
-        return ConnectionPool(given, servers.count_available)
-
-    return make
-
-
-async def test_problem_names_all_servers_while_none_responds(
-    servers: Servers, make: Callable[..., ConnectionPool]
-) -> None:
+async def test_problem_names_all_servers_while_none_responds(servers: Servers) -> None:
     """Lookups fail at once then, which says nothing of the next one."""
     servers.errors = {FIRST: ldap.BUSY(), SECOND: ldap.SERVER_DOWN()}
-    opened = make()
+    opened = servers.pool()
     await opened.open()
     unreachable = "the server cannot be reached, or the connection was lost"
     assert opened.problem == f"{FIRST}: the server is busy; {SECOND}: {unreachable}"
@@ -246,12 +238,12 @@ async def test_search_without_a_response_does_not_end_the_start(servers: Servers
 
 
 async def test_refused_credentials_are_reported_and_shown_to_no_other_server(
-    servers: Servers, make: Callable[[], ConnectionPool]
+    servers: Servers,
 ) -> None:
     """Also where the first is down; afterwards the backend goes on by itself."""
     third = "ldap://127.0.0.1:3"
     servers.errors = {FIRST: ldap.SERVER_DOWN(), SECOND: Refused("no"), third: AssertionError()}
-    opened = make(uris=[FIRST, SECOND, third])
+    opened = servers.pool(uris=[FIRST, SECOND, third])
     with pytest.raises(Refused):
         await opened.open()
     assert opened.problem == "no"
@@ -260,10 +252,8 @@ async def test_refused_credentials_are_reported_and_shown_to_no_other_server(
     await opened.close()
 
 
-async def test_replaced_connections_are_closed(
-    servers: Servers, make: Callable[..., ConnectionPool]
-) -> None:
-    opened = make(max_age="1ms")
+async def test_replaced_connections_are_closed(servers: Servers) -> None:
+    opened = servers.pool(max_age="1ms")
     await opened.open()
     await until(lambda: len(servers.handles) >= 20)
     assert sum(not each.is_closed for each in servers.handles) <= 4
@@ -273,9 +263,9 @@ async def test_replaced_connections_are_closed(
 
 
 async def test_search_is_repeated_by_the_other_connection_if_the_first_is_lost(
-    servers: Servers, make: Callable[..., ConnectionPool]
+    servers: Servers,
 ) -> None:
-    opened = make()
+    opened = servers.pool()
     await opened.open()
     await until(lambda: servers.times_available == 1)  # the second is in use, too
     first, second = servers.handles
@@ -289,10 +279,8 @@ async def test_search_is_repeated_by_the_other_connection_if_the_first_is_lost(
     await opened.close()
 
 
-async def test_search_on_connections_that_are_replaced_is_repeated(
-    servers: Servers, make: Callable[..., ConnectionPool]
-) -> None:
-    opened = make(max_age="60s")
+async def test_search_on_connections_that_are_replaced_is_repeated(servers: Servers) -> None:
+    opened = servers.pool(max_age="60s")
     await opened.open()
     await until(lambda: servers.times_available == 1)
     search = asyncio.create_task(opened.search(find))
@@ -308,16 +296,14 @@ async def test_search_on_connections_that_are_replaced_is_repeated(
     await opened.close()
 
 
-async def test_server_that_had_a_context_csn_and_has_none_is_not_used(
-    servers: Servers, make: Callable[..., ConnectionPool]
-) -> None:
+async def test_server_that_had_a_context_csn_and_has_none_is_not_used(servers: Servers) -> None:
     """Until then, or where it is not required, a server needs none."""
     for options, problem in (
         ({}, f"{FIRST}: the server is a replica that is being loaded"),
         ({"require_context_csn": False}, None),
     ):
         servers.being_loaded = {SECOND}
-        opened = make(uris=[FIRST], **options)
+        opened = servers.pool(uris=[FIRST], **options)
         await opened.open()
         await until(lambda opened=opened: len(opened._usable) == 2)
         servers.being_loaded = {FIRST, SECOND}

@@ -85,20 +85,16 @@ def replica_of(provider: LdapServer, *, offers: bool) -> dict[str, str]:
     return {**PROVIDER, "database": f"{lines}overlay syncprov"}
 
 
-@pytest.fixture
-def backend_of(tmp_path: Path) -> Callable[..., LdapBackend]:
-    def backend_of(*servers: LdapServer, **options: Any) -> LdapBackend:
-        uris = [each.uri for each in servers]
-        backend = make_backend(LdapBackend, tmp_path, **{"uris": uris, **OPTIONS, **options})
-        assert isinstance(backend, LdapBackend)
-        return backend
-
-    return backend_of
+def backend_of(*servers: LdapServer, **options: Any) -> LdapBackend:
+    uris = [each.uri for each in servers]
+    backend = make_backend(LdapBackend, Path(), **{"uris": uris, **OPTIONS, **options})
+    assert isinstance(backend, LdapBackend)
+    return backend
 
 
 @pytest.mark.parametrize("offers", [True, False], ids=["offers replication", "option"])
 async def test_replica_that_is_being_loaded_says_of_no_user_that_he_is_missing(
-    make: START, backend_of: Callable[..., LdapBackend], *, offers: bool
+    make: START, *, offers: bool
 ) -> None:
     provider = make(ALICE, BOB, starts=False, **PROVIDER)
     replica = make(ALICE, **replica_of(provider, offers=offers))
@@ -113,9 +109,7 @@ async def test_replica_that_is_being_loaded_says_of_no_user_that_he_is_missing(
         assert await outcome(backend, ByNickname("carol")) == "not found"
 
 
-async def test_next_server_is_used_while_the_first_is_being_loaded(
-    make: START, backend_of: Callable[..., LdapBackend]
-) -> None:
+async def test_next_server_is_used_while_the_first_is_being_loaded(make: START) -> None:
     provider = make(ALICE, BOB, **PROVIDER)
     away = make(starts=False)
     replica = make(ALICE, **replica_of(away, offers=True))
@@ -133,10 +127,7 @@ async def test_next_server_is_used_while_the_first_is_being_loaded(
     ids=["suffix that may not be read", "root entry that may not be read", "option"],
 )
 async def test_context_csn_is_not_required_of(
-    make: START,
-    backend_of: Callable[..., LdapBackend],
-    access: str,
-    options: dict[str, Any],
+    make: START, access: str, options: dict[str, Any]
 ) -> None:
     given = replica_of(make(starts=False), offers=True)
     replica = make(ALICE, **{**given, "options": f"{given['options']}\n{access}"})
@@ -147,7 +138,7 @@ async def test_context_csn_is_not_required_of(
 
 @pytest.mark.parametrize(("value", "expected"), [("FALSE", "unavailable"), ("TRUE", "not found")])
 async def test_controller_that_has_not_replicated_all_is_not_used(
-    make: START, backend_of: Callable[..., LdapBackend], tmp_path: Path, value: str, expected: str
+    make: START, tmp_path: Path, value: str, expected: str
 ) -> None:
     """As Active Directory says it in its root entry."""
     root = tmp_path / "root.ldif"
@@ -172,9 +163,7 @@ class HangingOnce(Relay):
             await super().serve(reader, writer)
 
 
-async def test_handshake_that_hangs_does_not_block_the_next_attempt(
-    make: START, backend_of: Callable[..., LdapBackend]
-) -> None:
+async def test_handshake_that_hangs_does_not_block_the_next_attempt(make: START) -> None:
     """The first connection is a handshake of ours, and that of libldap may hang."""
     server = make(ALICE, options="require authc")
     tls = {"ca_file": f"{server.folder}/ca.pem"}
@@ -199,9 +188,7 @@ class ResettingOnce(Relay):
             await super().serve(reader, writer)
 
 
-async def test_handshake_of_ours_that_is_reset_leaves_the_decision_to_libldap(
-    make: START, backend_of: Callable[..., LdapBackend]
-) -> None:
+async def test_handshake_of_ours_that_is_reset_leaves_the_decision_to_libldap(make: START) -> None:
     """Ours has no certificate."""
     server = make(ALICE)
     tls = {"ca_file": f"{server.folder}/ca.pem"}
@@ -212,9 +199,7 @@ async def test_handshake_of_ours_that_is_reset_leaves_the_decision_to_libldap(
             await until(lambda: len(backend._pool._open) == 2)
 
 
-async def test_bind_that_hangs_stops_no_other_thread(
-    make: START, backend_of: Callable[..., LdapBackend]
-) -> None:
+async def test_bind_that_hangs_stops_no_other_thread(make: START) -> None:
     """An interactive bind of python-ldap would hold the lock of the interpreter."""
     folder = make(ALICE, starts=False).folder
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -270,10 +255,7 @@ def reference(port: int) -> str:
     ids=["ignored", "failing"],
 )
 async def test_references_to_other_servers_are_neither_entries_nor_followed(
-    make: START,
-    backend_of: Callable[..., LdapBackend],
-    options: dict[str, Any],
-    of_absent: str,
+    make: START, options: dict[str, Any], of_absent: str
 ) -> None:
     accepted: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as other:

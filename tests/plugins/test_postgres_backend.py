@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,10 @@ class Database:
 
 
 class Harness:
-    def __init__(self, backend: PostgresBackend) -> None:
+    def __init__(self) -> None:
+        dsn = "postgresql://idv@127.0.0.1:1/idv"
+        backend = make_backend(PostgresBackend, Path(), dsn=dsn, timeout="60s")
+        assert isinstance(backend, PostgresBackend)
         self.backend, self.database, self.clock = backend, Database(), LoopClock()
         backend._database = self.database  # type: ignore[assignment]
         self.available = 0
@@ -119,28 +122,19 @@ async def hang(*_: object, **__: object) -> None:
     await asyncio.Event().wait()
 
 
-@pytest.fixture
-def serving(tmp_path: Path) -> Callable[..., Any]:
-    @asynccontextmanager
-    async def run(lookups: Lookups | Exception | None = None) -> AsyncIterator[Harness]:
-        dsn = "postgresql://idv@127.0.0.1:1/idv"
-        backend = make_backend(PostgresBackend, tmp_path, dsn=dsn, timeout="60s")
-        assert isinstance(backend, PostgresBackend)
-        harness = Harness(backend)
-        if lookups is not None:
-            harness.database.lookups = lookups
-        await backend.open()
-        try:
-            yield harness
-        finally:
-            await backend.close()
-
-    return run
+@asynccontextmanager
+async def serving(lookups: Lookups | Exception | None = None) -> AsyncIterator[Harness]:
+    harness = Harness()
+    if lookups is not None:
+        harness.database.lookups = lookups
+    await harness.backend.open()
+    try:
+        yield harness
+    finally:
+        await harness.backend.close()
 
 
-async def test_closed_backend_is_unavailable_and_does_nothing_more(
-    serving: Callable[..., Any],
-) -> None:
+async def test_closed_backend_is_unavailable_and_does_nothing_more() -> None:
     before = asyncio.all_tasks()
     async with serving() as harness:
         assert await outcome(harness.backend) == "found"
@@ -154,23 +148,21 @@ async def test_closed_backend_is_unavailable_and_does_nothing_more(
     assert asyncio.all_tasks() == before
 
 
-async def test_server_that_hangs_at_the_start_is_waited_for_5_s(tmp_path: Path) -> None:
-    backend = make_backend(PostgresBackend, tmp_path, dsn="postgresql://idv@127.0.0.1:1/idv")
-    assert isinstance(backend, PostgresBackend)
-    harness = Harness(backend)
+async def test_server_that_hangs_at_the_start_is_waited_for_5_s() -> None:
+    harness = Harness()
     harness.database.open = hang  # type: ignore[assignment]
-    opening = asyncio.create_task(backend.open())
+    opening = asyncio.create_task(harness.backend.open())
     await asyncio.sleep(0)
     await harness.advance(4.75)
     assert not opening.done()
     await harness.advance(0.25)
     await opening
-    assert await outcome(backend) == "unavailable: the server did not respond in time"
-    await backend.close()
+    assert await outcome(harness.backend) == "unavailable: the server did not respond in time"
+    await harness.backend.close()
 
 
 async def test_outage_is_logged_once_and_so_is_the_next_one(
-    serving: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
     async with serving() as harness:
@@ -186,9 +178,7 @@ async def test_outage_is_logged_once_and_so_is_the_next_one(
     assert logged == [down, "backend tested: connected"] * 2
 
 
-async def test_another_reason_of_an_outage_is_logged(
-    serving: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_another_reason_of_an_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(REFUSED) as harness:
         harness.database.lookups = UndefinedTableError("gone")
         await harness.advance(2)
@@ -199,9 +189,7 @@ async def test_another_reason_of_an_outage_is_logged(
     ]
 
 
-async def test_server_is_connected_to_once_a_second_while_it_is_down(
-    serving: Callable[..., Any],
-) -> None:
+async def test_server_is_connected_to_once_a_second_while_it_is_down() -> None:
     """Lookups meanwhile do not call it, and do not count for the circuit breaker."""
     async with serving() as harness:
         assert harness.count("terminate") == 0
@@ -234,7 +222,7 @@ async def test_server_is_connected_to_once_a_second_while_it_is_down(
     ids=["timeout", "lost", "full", "slow"],
 )
 async def test_server_is_probed_after_a_failure_of_the_connection_alone(
-    serving: Callable[..., Any], error: Exception, ending: str, *, counts: bool
+    error: Exception, ending: str, *, counts: bool
 ) -> None:
     async with serving() as harness:
         harness.database.rows = error
@@ -249,9 +237,7 @@ async def test_server_is_probed_after_a_failure_of_the_connection_alone(
         assert harness.count("probe") == 1
 
 
-async def test_server_is_probed_after_a_lookup_that_is_cancelled(
-    serving: Callable[..., Any],
-) -> None:
+async def test_server_is_probed_after_a_lookup_that_is_cancelled() -> None:
     """The guard cancels one that takes too long."""
     async with serving() as harness:
         harness.database.fetch = hang  # type: ignore[method-assign]
@@ -263,7 +249,7 @@ async def test_server_is_probed_after_a_lookup_that_is_cancelled(
         assert harness.count("probe") == 1
 
 
-async def test_server_is_probed_once_a_second_at_most(serving: Callable[..., Any]) -> None:
+async def test_server_is_probed_once_a_second_at_most() -> None:
     """And not again without another failure."""
     async with serving() as harness:
         harness.database.rows = TimeoutError()
@@ -292,7 +278,7 @@ async def test_server_is_probed_once_a_second_at_most(serving: Callable[..., Any
     ids=["refused", "hanging", "full with connections", "full without", "other"],
 )
 async def test_backend_is_down_if_the_probe_is_lost_or_no_connection_is_left(
-    serving: Callable[..., Any], error: Exception, *, has_connections: bool, is_down: bool
+    error: Exception, *, has_connections: bool, is_down: bool
 ) -> None:
     async with serving() as harness:
         harness.database.rows, harness.database.probing = REFUSED, error
@@ -304,9 +290,7 @@ async def test_backend_is_down_if_the_probe_is_lost_or_no_connection_is_left(
         assert harness.available == 0
 
 
-async def test_table_is_checked_every_10_s_and_lookups_are_verified_by_it(
-    serving: Callable[..., Any],
-) -> None:
+async def test_table_is_checked_every_10_s_and_lookups_are_verified_by_it() -> None:
     """Not while lookups fail, which each cause a probe."""
     async with serving() as harness:
         await harness.advance(9.5)
@@ -325,7 +309,7 @@ async def test_table_is_checked_every_10_s_and_lookups_are_verified_by_it(
 
 @pytest.mark.parametrize("has_connections", [True, False])
 async def test_check_that_fails_takes_the_backend_down_only_without_connections(
-    serving: Callable[..., Any], *, has_connections: bool
+    *, has_connections: bool
 ) -> None:
     """A wrong table closes them; a password that has changed does not."""
     async with serving() as harness:
@@ -339,9 +323,7 @@ async def test_check_that_fails_takes_the_backend_down_only_without_connections(
 
 
 @pytest.mark.parametrize("error", [QueryCanceledError("x"), TimeoutError()])
-async def test_check_that_waits_for_a_lock_leaves_it_to_a_probe(
-    serving: Callable[..., Any], error: Exception
-) -> None:
+async def test_check_that_waits_for_a_lock_leaves_it_to_a_probe(error: Exception) -> None:
     async with serving() as harness:
         harness.database.lookups = error
         await harness.advance(13)
@@ -353,9 +335,7 @@ async def test_check_that_waits_for_a_lock_leaves_it_to_a_probe(
 REPLACED = InvalidTextRepresentationError(f'invalid input syntax for boolean: "{errors.REPLACED}"')
 
 
-async def test_rows_of_another_table_are_believed_after_a_check(
-    serving: Callable[..., Any],
-) -> None:
+async def test_rows_of_another_table_are_believed_after_a_check() -> None:
     """One check for all who wait, after which the lookups are repeated."""
     async with serving() as harness:
         harness.database.rows = REPLACED
@@ -374,9 +354,7 @@ async def test_rows_of_another_table_are_believed_after_a_check(
         assert harness.count("inspect") == 1
 
 
-async def test_table_that_a_check_does_not_find_replaced_is_unavailable(
-    serving: Callable[..., Any],
-) -> None:
+async def test_table_that_a_check_does_not_find_replaced_is_unavailable() -> None:
     """As where hosts of the dsn have different ones."""
     async with serving() as harness:
         harness.database.rows = REPLACED
@@ -385,9 +363,7 @@ async def test_table_that_a_check_does_not_find_replaced_is_unavailable(
         assert harness.count("inspect") == 1
 
 
-async def test_check_goes_on_when_the_lookup_that_began_it_is_out_of_time(
-    serving: Callable[..., Any],
-) -> None:
+async def test_check_goes_on_when_the_lookup_that_began_it_is_out_of_time() -> None:
     """On a busy machine each lookup would begin it again, and none would come to its end."""
     async with serving() as harness:
         going_on = asyncio.Event()
@@ -410,9 +386,7 @@ async def test_check_goes_on_when_the_lookup_that_began_it_is_out_of_time(
         assert harness.count("inspect") == 1
 
 
-async def test_not_found_of_a_server_that_was_not_checked_is_not_believed(
-    serving: Callable[..., Any],
-) -> None:
+async def test_not_found_of_a_server_that_was_not_checked_is_not_believed() -> None:
     """It is checked first; a user that it finds is found."""
     async with serving() as harness:
         result = Result([], address="127.0.0.1:2", origin="b")
@@ -434,9 +408,7 @@ async def test_not_found_of_a_server_that_was_not_checked_is_not_believed(
         assert harness.count("inspect") == 2
 
 
-async def test_backend_that_a_slow_check_takes_down_connects_again_within_a_second(
-    serving: Callable[..., Any],
-) -> None:
+async def test_backend_that_a_slow_check_takes_down_connects_again_within_a_second() -> None:
     """After one check, whose error is that of all lookups that wait."""
     async with serving() as harness:
 
@@ -457,9 +429,7 @@ async def test_backend_that_a_slow_check_takes_down_connects_again_within_a_seco
         assert await outcome(harness.backend) == "found"
 
 
-async def test_check_that_ends_while_the_backend_is_down_does_not_bring_it_up(
-    serving: Callable[..., Any],
-) -> None:
+async def test_check_that_ends_while_the_backend_is_down_does_not_bring_it_up() -> None:
     """Its pool is closed, so only an attempt to connect does."""
     async with serving() as harness:
         going_on = asyncio.Event()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -140,14 +140,10 @@ def driver(io_loop: object, monkeypatch: pytest.MonkeyPatch) -> Driver:
     return driver
 
 
-@pytest.fixture
-def make(driver: Driver, tmp_path: Path) -> Callable[..., Database]:
-    def make(**options: Any) -> Database:
-        backend = make_backend(PostgresBackend, tmp_path, **{"dsn": DSN, **options})
-        assert isinstance(backend.options, PostgresOptions)
-        return Database(backend.options)
-
-    return make
+def make(**options: Any) -> Database:
+    backend = make_backend(PostgresBackend, Path(), **{"dsn": DSN, **options})
+    assert isinstance(backend.options, PostgresOptions)
+    return Database(backend.options)
 
 
 def connector(**options: Any) -> Connector:
@@ -225,7 +221,7 @@ async def test_error_of_a_full_server_is_that_of_all_hosts(driver: Driver) -> No
 
 
 async def test_connections_that_are_configured_are_opened_and_the_table_read_only(
-    driver: Driver, make: Callable[..., Database]
+    driver: Driver,
 ) -> None:
     database = make(timeout="2s", pool={"min": "2", "max": "3"})
     assert not database.pool.connections
@@ -248,9 +244,7 @@ async def test_connections_that_are_configured_are_opened_and_the_table_read_onl
     }
 
 
-async def test_pooler_gets_no_setting_of_a_session(
-    driver: Driver, make: Callable[..., Database]
-) -> None:
+async def test_pooler_gets_no_setting_of_a_session(driver: Driver) -> None:
     """And each transaction begins with the same ones."""
     database = make(timeout="2s", prepared_statements="false", pool={"max": "1"})
     await database.open()
@@ -269,9 +263,7 @@ async def test_pooler_gets_no_setting_of_a_session(
     ]
 
 
-async def test_server_that_may_hide_rows_is_broken(
-    driver: Driver, make: Callable[..., Database]
-) -> None:
+async def test_server_that_may_hide_rows_is_broken(driver: Driver) -> None:
     driver.row_security = "on"
     with pytest.raises(Broken, match="a pooler ignores the startup parameter row_security"):
         await make().open()
@@ -279,7 +271,7 @@ async def test_server_that_may_hide_rows_is_broken(
 
 
 async def test_opening_that_is_cancelled_leaves_no_connection(
-    driver: Driver, make: Callable[..., Database], monkeypatch: pytest.MonkeyPatch
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that takes too long."""
     inspecting = asyncio.Event()
@@ -300,9 +292,7 @@ async def test_opening_that_is_cancelled_leaves_no_connection(
     assert not database.pool.connections
 
 
-async def test_opening_again_closes_the_pool_before(
-    driver: Driver, make: Callable[..., Database]
-) -> None:
+async def test_opening_again_closes_the_pool_before(driver: Driver) -> None:
     database = make(pool={"max": "1"})
     await database.open()
     driver.going_on.clear()
@@ -327,7 +317,7 @@ async def test_opening_again_closes_the_pool_before(
 
 @pytest.mark.parametrize("prepared", ["true", "false"])
 async def test_lookup_that_is_cancelled_closes_its_connection_and_leaves_the_slot(
-    driver: Driver, make: Callable[..., Database], prepared: str
+    driver: Driver, prepared: str
 ) -> None:
     """The next probe replaces the idle ones, once: a firewall has often forgotten all."""
     database = make(prepared_statements=prepared, pool={"min": "2", "max": "2"})
@@ -349,9 +339,7 @@ async def test_lookup_that_is_cancelled_closes_its_connection_and_leaves_the_slo
     assert [each.ended for each in driver.connections] == [True, True, True, False, False, True]
 
 
-async def test_probe_leaves_idle_connections_while_lookups_are_answered(
-    driver: Driver, make: Callable[..., Database]
-) -> None:
+async def test_probe_leaves_idle_connections_while_lookups_are_answered(driver: Driver) -> None:
     database = make()
     await database.open()
     await database.fetch("SELECT", "x")
@@ -362,7 +350,7 @@ async def test_probe_leaves_idle_connections_while_lookups_are_answered(
 @pytest.mark.parametrize("error", [TimeoutError(), ZeroDivisionError()], ids=["timeout", "other"])
 @pytest.mark.parametrize("prepared", ["true", "false"])
 async def test_lookup_that_fails_leaves_its_connection_to_the_next(
-    driver: Driver, make: Callable[..., Database], prepared: str, error: Exception
+    driver: Driver, prepared: str, error: Exception
 ) -> None:
     """Without its transaction."""
     database = make(prepared_statements=prepared, pool={"max": "1"})
@@ -378,9 +366,7 @@ async def test_lookup_that_fails_leaves_its_connection_to_the_next(
 
 
 @pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "fails"])
-async def test_connection_that_cannot_roll_back_is_closed(
-    driver: Driver, make: Callable[..., Database], *, hangs: bool
-) -> None:
+async def test_connection_that_cannot_roll_back_is_closed(driver: Driver, *, hangs: bool) -> None:
     """Otherwise the next lookup would be part of the transaction that failed."""
     database = make(prepared_statements="false", timeout="60ms", pool={"max": "1"})
     await database.open()
@@ -398,9 +384,7 @@ async def test_connection_that_cannot_roll_back_is_closed(
     assert len(driver.connections) == 2
 
 
-async def test_query_for_several_values_has_a_third_of_the_time(
-    driver: Driver, make: Callable[..., Database]
-) -> None:
+async def test_query_for_several_values_has_a_third_of_the_time(driver: Driver) -> None:
     database = make(timeout="3s", pool={"max": "1"})
     await database.open()
     await database.fetch("SELECT", "x")
@@ -409,7 +393,7 @@ async def test_query_for_several_values_has_a_third_of_the_time(
 
 
 async def test_pool_that_cannot_be_filled_leaves_no_connection_open(
-    driver: Driver, make: Callable[..., Database], monkeypatch: pytest.MonkeyPatch
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def connect(*arguments: Any, **options: Any) -> Connection:
         if len(driver.tried) == 2:  # of which the first inspects the table

@@ -97,51 +97,44 @@ class Harness:
         return self.take()
 
 
-@pytest.fixture
-def listening() -> Callable[..., Any]:
-    @asynccontextmanager
-    async def run(
-        *, folds: bool = False, notify: Any = None, **state: Any
-    ) -> AsyncIterator[Harness]:
-        harness = Harness()
-        for name, value in state.items():
-            setattr(harness.server, name, value)
-        given = {"name": "members", "kind": "postgres", "dsn": "postgresql://h/x"}
-        given |= {"notify": notify} if notify else {}
-        context = {"nickname_case": "fold" if folds else "preserve"}
-        options = PostgresOptions.model_validate(given, context=context)
-        relation = Relation(1, "public.users", (), "now")
-        executor = SimpleNamespace(
-            lookups=SimpleNamespace(relation=relation),
-            standbys=SimpleNamespace(require=harness.required.append),
-        )
-        database = SimpleNamespace(executor=executor, servers=())
-        listener = Listener(options, cast(Database, database), harness.purge)
-        harness.listener, harness.database = listener, database
-        listener._connector = cast(Connector, harness.server)
-        task = asyncio.create_task(listener.run())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        try:
-            yield harness
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-        assert all(each.ended for each in harness.server.connections)
-
-    return run
+@asynccontextmanager
+async def listening(
+    *, folds: bool = False, notify: Any = None, **state: Any
+) -> AsyncIterator[Harness]:
+    harness = Harness()
+    for name, value in state.items():
+        setattr(harness.server, name, value)
+    given = {"name": "members", "kind": "postgres", "dsn": "postgresql://h/x"}
+    given |= {"notify": notify} if notify else {}
+    context = {"nickname_case": "fold" if folds else "preserve"}
+    options = PostgresOptions.model_validate(given, context=context)
+    executor = SimpleNamespace(
+        lookups=SimpleNamespace(relation=Relation(1, "public.users", (), "now")),
+        standbys=SimpleNamespace(require=harness.required.append),
+    )
+    database = SimpleNamespace(executor=executor, servers=())
+    listener = Listener(options, cast(Database, database), harness.purge)
+    harness.listener, harness.database = listener, database
+    listener._connector = cast(Connector, harness.server)
+    task = asyncio.create_task(listener.run())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    try:
+        yield harness
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    assert all(each.ended for each in harness.server.connections)
 
 
-async def test_everything_is_purged_once_it_listens(listening: Callable[..., Any]) -> None:
+async def test_everything_is_purged_once_it_listens() -> None:
     async with listening() as harness:
         assert harness.take() == [set()]
         await harness.advance(3)
         assert harness.take() == []
 
 
-async def test_each_connection_that_listens_is_another_session_from_its_purge_on(
-    listening: Callable[..., Any],
-) -> None:
+async def test_each_connection_that_listens_is_another_session_from_its_purge_on() -> None:
     sessions: list[str | None] = []
     async with listening(hangs=True) as harness:
         assert harness.listener.session is None
@@ -156,9 +149,7 @@ async def test_each_connection_that_listens_is_another_session_from_its_purge_on
     assert None not in sessions
 
 
-async def test_users_that_change_together_are_purged_at_once(
-    listening: Callable[..., Any],
-) -> None:
+async def test_users_that_change_together_are_purged_at_once() -> None:
     """Each purge drops every "not found"."""
     async with listening() as harness:
         harness.take()
@@ -171,15 +162,13 @@ async def test_users_that_change_together_are_purged_at_once(
 
 
 @pytest.mark.parametrize("payload", ["", "*"])
-async def test_payload_for_everything_purges_everything(
-    listening: Callable[..., Any], payload: str
-) -> None:
+async def test_payload_for_everything_purges_everything(payload: str) -> None:
     async with listening() as harness:
         harness.take()
         assert await harness.notify("alice", payload) == [set()]
 
 
-async def test_many_users_are_purged_with_everything(listening: Callable[..., Any]) -> None:
+async def test_many_users_are_purged_with_everything() -> None:
     async with listening() as harness:
         harness.take()
         names = [f"user{number}" for number in range(101)]
@@ -187,7 +176,7 @@ async def test_many_users_are_purged_with_everything(listening: Callable[..., An
         assert await harness.notify(*names[:100]) == [set(map(ByNickname, names[:100]))]
 
 
-async def test_nicknames_are_folded_as_in_queries(listening: Callable[..., Any]) -> None:
+async def test_nicknames_are_folded_as_in_queries() -> None:
     async with listening(folds=True) as harness:
         harness.take()
         expected = {ByNickname("alice"), ByNickname("Ä")}
@@ -196,7 +185,7 @@ async def test_nicknames_are_folded_as_in_queries(listening: Callable[..., Any])
 
 @pytest.mark.parametrize("fault", ["lost", "hanging"])
 async def test_connection_is_checked_each_second_and_made_again(
-    listening: Callable[..., Any], fault: str, caplog: pytest.LogCaptureFixture
+    fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What changed meanwhile is not known; the outage is logged once, and its end."""
     caplog.set_level(logging.INFO)
@@ -220,9 +209,7 @@ async def test_connection_is_checked_each_second_and_made_again(
     assert again == "backend members: notifications of changes are received again"
 
 
-async def test_everything_is_purged_when_the_files_of_the_table_are_others(
-    listening: Callable[..., Any],
-) -> None:
+async def test_everything_is_purged_when_the_files_of_the_table_are_others() -> None:
     """Once for each change."""
     async with listening() as harness:
         harness.take()
@@ -234,9 +221,7 @@ async def test_everything_is_purged_when_the_files_of_the_table_are_others(
             assert harness.take() == []
 
 
-async def test_server_that_hangs_at_the_start_is_given_a_second(
-    listening: Callable[..., Any],
-) -> None:
+async def test_server_that_hangs_at_the_start_is_given_a_second() -> None:
     async with listening(hangs=True) as harness:
         await harness.advance(1)
         assert [each.ended for each in harness.server.connections] == [True]
@@ -245,9 +230,9 @@ async def test_server_that_hangs_at_the_start_is_given_a_second(
         assert harness.take() == []
 
 
-async def test_position_of_what_is_purged_is_required_and_none_is_enough_until_it_is_known(
-    listening: Callable[..., Any],
-) -> None:
+async def test_position_of_what_is_purged_is_required_and_none_is_enough_until_it_is_known() -> (
+    None
+):
     async with listening() as harness:
         assert harness.required == ["0/1"]
         await harness.advance(3)
@@ -266,9 +251,7 @@ async def test_position_of_what_is_purged_is_required_and_none_is_enough_until_i
 
 
 @pytest.mark.parametrize("notify", [None, {"dsn": "postgresql://primary/x"}])
-async def test_it_follows_lookups_to_another_primary_alone(
-    listening: Callable[..., Any], notify: object
-) -> None:
+async def test_it_follows_lookups_to_another_primary_alone(notify: object) -> None:
     """Unless it has an address of its own."""
     async with listening(notify=notify) as harness:
         for servers, count in (

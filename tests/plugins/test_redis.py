@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,28 +50,18 @@ UNREACHABLE = "redis://127.0.0.1:1"
 UNREACHED = "unavailable: the server cannot be reached, or closed the connection"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with running_server() as server:
-        yield server
-
-
 @pytest.fixture(autouse=True)
-def running(server: RedisServer) -> None:
+def users(server: RedisServer) -> None:
     """Each test begins with these users."""
-    if server.process is None:
-        server.start()
     server.write(ALICE, BOB)
 
 
-@pytest.fixture
-def backend_of(server: RedisServer, tmp_path: Path) -> Callable[..., RedisBackend]:
-    def make(**options: Any) -> RedisBackend:
-        backend = make_backend(RedisBackend, tmp_path, **{"url": server.url, **options})
-        assert isinstance(backend, RedisBackend)
-        return backend
-
-    return make
+def backend_of(server: RedisServer | str, **options: Any) -> RedisBackend:
+    """Return a backend for a server, or for a URL."""
+    url = server if isinstance(server, str) else server.url
+    backend = make_backend(RedisBackend, Path(), **{"url": url, **options})
+    assert isinstance(backend, RedisBackend)
+    return backend
 
 
 class TestConformance(BackendConformance):
@@ -80,20 +70,20 @@ class TestConformance(BackendConformance):
     folds_stored = False
 
     @pytest.fixture
-    def make_backend(self, server: RedisServer, backend_of: Callable[..., Any]) -> MakeBackend:
+    def make_backend(self, server: RedisServer) -> MakeBackend:
         def make(users: Sequence[User]) -> AnyBackend:
             server.write(*users, prefix="idv:")
-            return backend_of(prefix="idv:", timeout="5s")  # type: ignore[no-any-return]
+            return backend_of(server, prefix="idv:", timeout="5s")
 
         return make
 
     @pytest.fixture
-    def failing_backend(self, backend_of: Callable[..., Any]) -> AnyBackend:
-        return backend_of(url=UNREACHABLE)  # type: ignore[no-any-return]
+    def failing_backend(self) -> AnyBackend:
+        return backend_of(UNREACHABLE)
 
 
 def test_a_missing_library_is_reported_with_the_command_that_installs_it(
-    backend_of: Callable[..., RedisBackend], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("client", "errors"):
         monkeypatch.delitem(sys.modules, f"idv_redis.{name}", raising=False)
@@ -102,7 +92,7 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(StartError, match=re.escape(NOT_INSTALLED)):
-        backend_of()
+        backend_of(UNREACHABLE)
 
 
 BAD_OPTIONS: dict[str, dict[str, Any]] = {
@@ -134,14 +124,12 @@ def test_invalid_options_are_rejected_without_the_password(
     assert PASSWORD not in str(caught.value)
 
 
-async def test_a_wrong_password_stops_the_start_and_is_not_shown(
-    server: RedisServer, backend_of: Callable[..., RedisBackend]
-) -> None:
+async def test_a_wrong_password_stops_the_start_and_is_not_shown(server: RedisServer) -> None:
     """And with the right one, in a file that is changed, lookups go on."""
     server.run("CONFIG", "SET", "requirepass", "another")
     try:
         for url in (server.url, server.url.replace("//", f"//:{PASSWORD}@")):
-            backend = backend_of(url=url)
+            backend = backend_of(url)
             with pytest.raises(StartError, match="refuses the user or password in the url") as at:
                 await backend.open()
             for text in (str(at.value), repr(backend.options), repr(vars(backend))):
@@ -152,7 +140,6 @@ async def test_a_wrong_password_stops_the_start_and_is_not_shown(
 
 async def test_a_password_that_is_changed_in_its_file_is_used(
     server: RedisServer,
-    backend_of: Callable[..., RedisBackend],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -160,7 +147,7 @@ async def test_a_password_that_is_changed_in_its_file_is_used(
     secret = yaml_loader.FileText(server.url)
     secret.path = tmp_path / "url"
     secret.path.write_text(server.url)
-    async with open_backends([backend_of(url=secret)]) as (backend,):
+    async with open_backends([backend_of(server, url=secret)]) as (backend,):
         assert await outcome(backend) == "found"
         server.run("CONFIG", "SET", "requirepass", PASSWORD)
         server.run("AUTH", PASSWORD)
@@ -177,24 +164,22 @@ async def test_a_password_that_is_changed_in_its_file_is_used(
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru"])
-async def test_a_server_that_evicts_keys_stops_the_start(
-    server: RedisServer, backend_of: Callable[..., RedisBackend], policy: str
-) -> None:
+async def test_a_server_that_evicts_keys_stops_the_start(server: RedisServer, policy: str) -> None:
     """An evicted user would be answered 404."""
     server.run("CONFIG", "SET", "maxmemory-policy", policy)
     try:
         with pytest.raises(StartError, match=rf"evicts keys .*maxmemory-policy {policy}"):
-            await backend_of().open()
+            await backend_of(server).open()
     finally:
         server.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
 async def test_a_server_that_evicts_keys_is_noticed_where_it_was_down_at_the_start(
-    server: RedisServer, backend_of: Callable[..., RedisBackend]
+    server: RedisServer,
 ) -> None:
     """It may have evicted users, and have been restarted since."""
     server.stop()
-    async with open_backends([backend_of()]) as (backend,):
+    async with open_backends([backend_of(server)]) as (backend,):
         server.start()
         server.write(ALICE)
         server.run("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
@@ -205,10 +190,10 @@ async def test_a_server_that_evicts_keys_is_noticed_where_it_was_down_at_the_sta
 
 
 async def test_an_evicted_user_is_unavailable_until_all_are_loaded_again(
-    server: RedisServer, backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
+    server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The policy may change after the start, as with a failover: it is not replicated."""
-    async with open_backends([backend_of()]) as (backend,):
+    async with open_backends([backend_of(server)]) as (backend,):
         assert await outcome(backend, ByNickname("carol")) == "not found"
         server.run("CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "maxmemory", "1")
         server.wait_for(b"$-1", "GET", "ready")
@@ -217,7 +202,7 @@ async def test_an_evicted_user_is_unavailable_until_all_are_loaded_again(
         server.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
         assert (await outcome(backend)).startswith("unavailable: the server has evicted keys, and")
         assert "evicted keys" not in caplog.text
-        async with open_backends([backend_of()]):
+        async with open_backends([backend_of(server)]):
             assert "the server has evicted keys, and users may be among them" in caplog.text
         server.write(ALICE)
         assert await outcome(backend) == "found"
@@ -226,10 +211,10 @@ async def test_an_evicted_user_is_unavailable_until_all_are_loaded_again(
 
 
 async def test_a_server_that_loses_its_data_during_a_lookup_is_unavailable(
-    server: RedisServer, backend_of: Callable[..., RedisBackend]
+    server: RedisServer,
 ) -> None:
     """The key ``ready`` was still there when the user was read."""
-    async with open_backends([backend_of()]) as (backend,):
+    async with open_backends([backend_of(server)]) as (backend,):
         assert isinstance(backend, RedisBackend)
         execute = backend._client.execute
 
@@ -312,12 +297,11 @@ def test_an_error_that_passes_is_no_defect(error: Exception) -> None:
 @pytest.mark.parametrize(("commands", "query", "reason"), list(BROKEN.values()), ids=list(BROKEN))
 async def test_an_invalid_record_is_broken(
     server: RedisServer,
-    backend_of: Callable[..., RedisBackend],
     commands: list[list[str | bytes]],
     query: Query,
     reason: str,
 ) -> None:
-    async with open_backends([backend_of()]) as (backend,):
+    async with open_backends([backend_of(server)]) as (backend,):
         for command in commands:
             assert not server.run(*command).startswith(b"-")
         try:
@@ -326,13 +310,11 @@ async def test_an_invalid_record_is_broken(
             server.run("ACL", "SETUSER", "default", "+@all")
 
 
-async def test_commands_and_replies_are_explained(
-    server: RedisServer, backend_of: Callable[..., RedisBackend]
-) -> None:
+async def test_commands_and_replies_are_explained(server: RedisServer) -> None:
     server.run("SET", "card:78", "carol")
     server.run("HSET", "user:carol", "nickname", "carol", "card_number", "78")
     steps: list[Step] = []
-    async with open_backends([backend_of()]) as (backend,):
+    async with open_backends([backend_of(server)]) as (backend,):
         with pytest.raises(Broken, match="has no plan"):
             await backend.explain(ByCard("78"), steps)
     assert steps == [
@@ -353,21 +335,19 @@ async def test_folded_nicknames_are_found_by_keys_in_lower_case(
             assert await backend.find(query) == User("Free", "77", "CaroL")
 
 
-async def test_lookups_share_the_connections_that_are_configured(
-    server: RedisServer, backend_of: Callable[..., RedisBackend]
-) -> None:
-    async with open_backends([backend_of(pool_size="3")]) as (backend,):
+async def test_lookups_share_the_connections_that_are_configured(server: RedisServer) -> None:
+    async with open_backends([backend_of(server, pool_size="3")]) as (backend,):
         before = server.accepted
         assert {*await asyncio.gather(*(outcome(backend) for _ in range(20)))} == {"found"}
         assert server.accepted - before <= 3 + 1  # one of them asks for the number
 
 
 async def test_lookups_fail_while_the_server_restarts_and_recover(
-    server: RedisServer, backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
+    server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is empty then, and no user is "not known" before it is loaded again."""
     server.stop()
-    async with open_backends([backend_of(pool_size="3")]) as (backend,):
+    async with open_backends([backend_of(server, pool_size="3")]) as (backend,):
         assert [each.levelno for each in caplog.records] == [logging.ERROR]
         assert backend.problem is not None
         for _ in range(2):
@@ -408,11 +388,11 @@ def restart_with_snapshot(server: RedisServer, value: str) -> None:
 
 @pytest.mark.parametrize("kind", ["any value", "run_id"])
 async def test_a_user_later_than_the_snapshot_is_unavailable_after_a_restart(
-    saving: RedisServer, backend_of: Callable[..., RedisBackend], kind: str
+    saving: RedisServer, kind: str
 ) -> None:
     value = saving.run_id if kind == "run_id" else "1"
     saving.run("SET", "ready", value)
-    async with open_backends([backend_of(url=saving.url, pool_size="1")]) as (backend,):
+    async with open_backends([backend_of(saving, pool_size="1")]) as (backend,):
         assert await outcome(backend, ByNickname("bob")) == "found"
         assert await outcome(backend, ByCard("77")) == "not found"
         restart_with_snapshot(saving, value)
@@ -427,10 +407,10 @@ async def test_a_user_later_than_the_snapshot_is_unavailable_after_a_restart(
 
 
 async def test_a_service_that_starts_later_believes_the_run_id_alone(
-    saving: RedisServer, backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
+    saving: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     restart_with_snapshot(saving, saving.run_id)
-    async with open_backends([backend_of(url=saving.url, pool_size="1")]) as (backend,):
+    async with open_backends([backend_of(saving, pool_size="1")]) as (backend,):
         assert "is older than the last restart" in caplog.text
         assert "is older than the last restart" in await outcome(backend, ByNickname("bob"))
 
@@ -441,7 +421,6 @@ async def test_a_service_that_starts_later_believes_the_run_id_alone(
 )
 async def test_server_that_may_lose_users_without_a_trace_is_warned_of(
     saving: RedisServer,
-    backend_of: Callable[..., RedisBackend],
     caplog: pytest.LogCaptureFixture,
     ready: str,
     appendonly: str,
@@ -450,16 +429,14 @@ async def test_server_that_may_lose_users_without_a_trace_is_warned_of(
 ) -> None:
     saving.run("CONFIG", "SET", "appendonly", appendonly)
     saving.run("SET", "ready", saving.run_id if ready == "run_id" else ready)
-    async with open_backends([backend_of(url=saving.url)]):
+    async with open_backends([backend_of(saving)]):
         text = "If a restart loses the last users but keeps the key ready, the lost users are 404."
         assert (text in caplog.text) is warned_of
 
 
-async def test_users_that_are_loaded_after_a_restart_are_all_of_them(
-    saving: RedisServer, backend_of: Callable[..., RedisBackend]
-) -> None:
+async def test_users_that_are_loaded_after_a_restart_are_all_of_them(saving: RedisServer) -> None:
     """A load deletes ``ready`` first, so that any value of it is later than the restart."""
-    async with open_backends([backend_of(url=saving.url, pool_size="1")]) as (backend,):
+    async with open_backends([backend_of(saving, pool_size="1")]) as (backend,):
         assert await outcome(backend, ByCard("77")) == "not found"
         restart_with_snapshot(saving, "1")
         assert await outcome(backend) == UNREACHED
@@ -483,20 +460,18 @@ LOST: dict[str, list[list[str]]] = {
 
 @pytest.mark.parametrize("commands", list(LOST.values()), ids=list(LOST))
 async def test_users_that_cannot_be_seen_any_more_are_unavailable(
-    backend_of: Callable[..., RedisBackend], commands: list[list[str]]
+    commands: list[list[str]],
 ) -> None:
     with running_server() as server:
         server.write(ALICE)
-        async with open_backends([backend_of(url=server.url)]) as (backend,):
+        async with open_backends([backend_of(server)]) as (backend,):
             assert await outcome(backend, ByCard("77")) == "not found"
             for command in commands:
                 assert not server.run(*command).startswith(b"-")
             assert (await outcome(backend, ByCard("77"))).startswith(("unavailable", "broken"))
 
 
-async def test_an_exchanged_database_with_a_key_ready_of_its_own_cannot_be_seen(
-    backend_of: Callable[..., RedisBackend],
-) -> None:
+async def test_an_exchanged_database_with_a_key_ready_of_its_own_cannot_be_seen() -> None:
     """As the pages say."""
     with running_server() as server:
         server.write(ALICE)
@@ -504,7 +479,7 @@ async def test_an_exchanged_database_with_a_key_ready_of_its_own_cannot_be_seen(
         server.run("SET", "ready", server.run_id)
         server.run("SWAPDB", "0", "5")
         server.run("SET", "ready", server.run_id)
-        async with open_backends([backend_of(url=server.url)]) as (backend,):
+        async with open_backends([backend_of(server)]) as (backend,):
             assert await outcome(backend) == "found"
             server.run("SWAPDB", "0", "5")
             assert await outcome(backend) == "not found"
@@ -512,11 +487,9 @@ async def test_an_exchanged_database_with_a_key_ready_of_its_own_cannot_be_seen(
         assert "SWAPDB" in (Path(__file__).parents[2] / page).read_text()
 
 
-async def test_a_server_that_hangs_is_unavailable_and_recovers(
-    server: RedisServer, backend_of: Callable[..., RedisBackend]
-) -> None:
+async def test_a_server_that_hangs_is_unavailable_and_recovers(server: RedisServer) -> None:
     """Lookups that were cancelled leave no reply behind for others."""
-    async with open_backends([backend_of(timeout="200ms", pool_size="3")]) as (backend,):
+    async with open_backends([backend_of(server, timeout="200ms", pool_size="3")]) as (backend,):
         assert await outcome(backend) == "found"
         server.pause()
         try:
@@ -529,9 +502,7 @@ async def test_a_server_that_hangs_is_unavailable_and_recovers(
         assert found == [BOB, ALICE, None] * 8
 
 
-async def test_the_primary_and_its_database_are_found_by_the_sentinels(
-    server: RedisServer, backend_of: Callable[..., RedisBackend]
-) -> None:
+async def test_the_primary_and_its_database_are_found_by_the_sentinels(server: RedisServer) -> None:
     """One that hangs is given up within the timeout."""
     server.run("SWAPDB", "0", "1")
     with running_sentinel(server, "members") as sentinel:
@@ -541,7 +512,7 @@ async def test_the_primary_and_its_database_are_found_by_the_sentinels(
             "service": "members",
             "timeout": "200ms",
         }
-        async with open_backends([backend_of(**options)]) as (backend,):
+        async with open_backends([backend_of(server, **options)]) as (backend,):
             await backend.find(ByNickname("alice"))
             server.pause()
             try:
@@ -550,13 +521,13 @@ async def test_the_primary_and_its_database_are_found_by_the_sentinels(
             finally:
                 server.resume()
                 server.run("SWAPDB", "0", "1")
-        async with open_backends([backend_of(**{**options, "service": "others"})]) as (backend,):
+        async with open_backends([backend_of(server, **{**options, "service": "others"})]) as (
+            backend,
+        ):
             assert (await outcome(backend)).startswith(UNREACHED)
 
 
-async def test_the_certificate_of_the_server_is_verified(
-    backend_of: Callable[..., RedisBackend], tmp_path: Path
-) -> None:
+async def test_the_certificate_of_the_server_is_verified(tmp_path: Path) -> None:
     authority = trustme.CA()
     leaf = authority.issue_cert("127.0.0.1")
     leaf.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
@@ -574,14 +545,14 @@ async def test_the_certificate_of_the_server_is_verified(
                 "unavailable: the TLS handshake failed; see ssl_ca_certs of the url"
             ),
         }.items():
-            async with open_backends([backend_of(url=each)]) as (backend,):
+            async with open_backends([backend_of(each)]) as (backend,):
                 assert await outcome(backend) == expected
 
 
-async def test_a_node_of_a_cluster_is_refused(backend_of: Callable[..., RedisBackend]) -> None:
+async def test_a_node_of_a_cluster_is_refused() -> None:
     """Another node could lose its users, while ``ready`` is on this one."""
     with running_server("--cluster-enabled", "yes", "--cluster-port", str(free_port())) as node:
-        backend = backend_of(url=node.url)
+        backend = backend_of(node)
         with pytest.raises(StartError, match="is a node of a Redis Cluster; use a single server"):
             await backend.open()
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,26 +48,20 @@ def kept_slot(cluster: RedisCluster) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def backend_of(cluster: RedisCluster, tmp_path: Path) -> Callable[..., RedisBackend]:
-    def make(**options: Any) -> RedisBackend:
-        given = {"url": cluster.url, "cluster": "true", "timeout": "5s", **options}
-        backend = make_backend(RedisBackend, tmp_path, **given)
-        assert isinstance(backend, RedisBackend)
-        return backend
-
-    return make
+def backend_of(cluster: RedisCluster, **options: Any) -> RedisBackend:
+    given = {"url": cluster.url, "cluster": "true", "timeout": "5s", **options}
+    backend = make_backend(RedisBackend, Path(), **given)
+    assert isinstance(backend, RedisBackend)
+    return backend
 
 
-async def test_users_of_every_node_are_found(
-    cluster: RedisCluster, backend_of: Callable[..., RedisBackend]
-) -> None:
+async def test_users_of_every_node_are_found(cluster: RedisCluster) -> None:
     """With the documented rights; a nickname with braces is in the slot that these select."""
     braced = User("Pro", "0012345670", "a{user1}", "https://elsewhere.example/a")
     cluster.load(*USERS, braced)
     queries = [ByNickname(user.nickname) for user in USERS]
     assert len({cluster.of(f"user:{query.nickname}").port for query in queries}) == 3
-    async with open_backends([backend_of()]) as (backend,):
+    async with open_backends([backend_of(cluster)]) as (backend,):
         found = await asyncio.gather(*map(backend.find, queries))
         assert found == USERS
         cards = [ByCard(user.card_number) for user in USERS]
@@ -132,12 +126,10 @@ def test_the_users_of_a_node_without_its_data_are_answered_503_and_never_404(
         assert statuses() == right
 
 
-async def test_a_node_that_hangs_is_noticed_within_the_timeout(
-    cluster: RedisCluster, backend_of: Callable[..., RedisBackend]
-) -> None:
+async def test_a_node_that_hangs_is_noticed_within_the_timeout(cluster: RedisCluster) -> None:
     """Otherwise the client would not learn which replica was promoted."""
     node = cluster.of("user:user0")
-    async with open_backends([backend_of(timeout="3s")]) as (backend,):
+    async with open_backends([backend_of(cluster, timeout="3s")]) as (backend,):
         node.pause()
         try:
             hangs = "unavailable: the server did not respond in time"
@@ -149,11 +141,11 @@ async def test_a_node_that_hangs_is_noticed_within_the_timeout(
 
 @pytest.mark.usefixtures("kept_slot")
 async def test_a_slot_that_was_given_to_another_node_without_its_keys_is_unavailable(
-    cluster: RedisCluster, backend_of: Callable[..., RedisBackend]
+    cluster: RedisCluster,
 ) -> None:
     """As by ``redis-cli --cluster fix``: the node was not restarted, and never had the keys."""
     new = cluster.of("user:user1")
-    async with open_backends([backend_of()]) as (backend,):
+    async with open_backends([backend_of(cluster)]) as (backend,):
         assert await outcome(backend, ByNickname("user0")) == "found"
         cluster.assign("user:user0", new)
         lost = await outcome(backend, ByNickname("user0"))
@@ -163,13 +155,11 @@ async def test_a_slot_that_was_given_to_another_node_without_its_keys_is_unavail
 
 
 @pytest.mark.usefixtures("kept_slot")
-async def test_users_are_found_while_their_slot_is_moved(
-    cluster: RedisCluster, backend_of: Callable[..., RedisBackend]
-) -> None:
+async def test_users_are_found_while_their_slot_is_moved(cluster: RedisCluster) -> None:
     """While some keys are on one node and some on another, none is "not found"."""
     old, new = cluster.of("user:user0"), cluster.of("user:user1")
     stranger = ByNickname("x{user:user0}")  # in the same slot
-    async with open_backends([backend_of()]) as (backend,):
+    async with open_backends([backend_of(cluster)]) as (backend,):
         assert await outcome(backend, stranger) == "not found"
         new.run("CLUSTER", "SETSLOT", SLOT, "IMPORTING", cluster.id_of(old))
         old.run("CLUSTER", "SETSLOT", SLOT, "MIGRATING", cluster.id_of(new))
@@ -186,15 +176,13 @@ async def test_users_are_found_while_their_slot_is_moved(
         assert await outcome(backend, stranger) == "not found"
 
 
-async def test_a_marker_of_another_run_of_the_node_does_not_count(
-    cluster: RedisCluster, backend_of: Callable[..., RedisBackend]
-) -> None:
+async def test_a_marker_of_another_run_of_the_node_does_not_count(cluster: RedisCluster) -> None:
     """As in a snapshot, or on a replica that is promoted; any other value counts where it is."""
     node = cluster.of("user:user0")
     (marker,) = (each for each in cluster.keys_beside("user:user0") if each.startswith("ready:"))
     stranger = ByNickname("x{user:user0}")
     try:
-        async with open_backends([backend_of()]) as (backend,):
+        async with open_backends([backend_of(cluster)]) as (backend,):
             assert await outcome(backend, stranger) == "not found"
             node.run("SET", marker, "1")
             assert await outcome(backend, stranger) == "not found"
@@ -209,31 +197,29 @@ async def test_a_marker_of_another_run_of_the_node_does_not_count(
         cluster.mark(node)
 
 
-async def test_a_node_that_may_evict_users_stops_the_start(
-    cluster: RedisCluster, backend_of: Callable[..., RedisBackend]
-) -> None:
+async def test_a_node_that_may_evict_users_stops_the_start(cluster: RedisCluster) -> None:
     node = cluster.nodes[2]
     node.run("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     try:
         with pytest.raises(StartError, match=f"the node 127.0.0.1:{node.port} evicts keys when"):
-            await backend_of().open()
+            await backend_of(cluster).open()
     finally:
         node.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
 async def test_unknown_users_of_a_node_that_evicted_keys_are_unavailable(
-    cluster: RedisCluster, backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
+    cluster: RedisCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An evicted marker is enough; but keys may be evicted while the marker is kept."""
     node = cluster.of("user:user0")
-    async with open_backends([backend_of()]) as (backend,):
+    async with open_backends([backend_of(cluster)]) as (backend,):
         node.run("CONFIG", "SET", "maxmemory-policy", "volatile-lru", "maxmemory", "1")
         node.run("PEXPIRE", "user:user0", "600000")
         assert node.run("SET", "{user:user0}", "b").startswith(b"-OOM")
         node.run("CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "0")
         lost = await outcome(backend, ByNickname("user0"))
         assert "the server has evicted keys, and users may be among them" in lost
-        async with open_backends([backend_of()]):
+        async with open_backends([backend_of(cluster)]):
             assert f"node 127.0.0.1:{node.port}: the server has evicted keys" in caplog.text
         node.run("CONFIG", "RESETSTAT")
         assert await outcome(backend, ByNickname("user0")) == "not found"
@@ -241,11 +227,10 @@ async def test_unknown_users_of_a_node_that_evicted_keys_are_unavailable(
 
 async def test_a_user_who_is_loaded_during_a_lookup_is_found_or_unavailable(
     cluster: RedisCluster,
-    backend_of: Callable[..., RedisBackend],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The user was not there before the script, which finds the key."""
-    async with open_backends([backend_of()]) as (backend,):
+    async with open_backends([backend_of(cluster)]) as (backend,):
         assert isinstance(backend, RedisBackend)
         execute = backend._client.execute
         late = User("Free", "4000", "late")
@@ -268,10 +253,10 @@ async def test_a_user_who_is_loaded_during_a_lookup_is_found_or_unavailable(
 
 
 async def test_a_server_that_is_no_node_is_unavailable(
-    backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
+    cluster: RedisCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     reason = "the cluster cannot be reached, or url is not one of its nodes"
     with running_server() as server:
-        async with open_backends([backend_of(url=server.url)]) as (backend,):
+        async with open_backends([backend_of(cluster, url=server.url)]) as (backend,):
             assert reason in caplog.text
             assert await outcome(backend) == f"unavailable: {reason}"

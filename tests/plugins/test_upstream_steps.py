@@ -77,19 +77,24 @@ class Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-@pytest.fixture
-def directory() -> Iterator[Directory]:
-    with serving_in_thread(Directory()) as server:
-        yield server
-
-
 class Try:
-    """Runs the command over a configuration file."""
+    """Runs the command over a configuration file, with the directory as its upstream."""
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, directory: Directory) -> None:
+        self.folder, self.directory = folder, directory
         self.config = folder / "config.yaml"
-        self.config.write_text(CONFIG.format(port=port, canary=CANARY), encoding="utf-8")
+        text = CONFIG.format(port=directory.server_port, canary=CANARY)
+        self.config.write_text(text, encoding="utf-8")
+
+    def change(self, old: str, new: str) -> None:
+        """Change the configuration."""
+        text = self.config.read_text(encoding="utf-8").replace(old, new)
+        self.config.write_text(text, encoding="utf-8")
+
+    def respond(self, body: bytes, status: int = 200, **headers: str) -> None:
+        """Let the directory respond so from now on."""
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.directory.reply = Reply(status, body, fields)
 
     def __call__(self, *arguments: str, name: str = "crm") -> Result:
         every = ["lookup", *arguments, "--steps", "--backend", name, "--config", str(self.config)]
@@ -111,13 +116,14 @@ def steps_of(record: Any) -> list[Any]:
 
 
 @pytest.fixture
-def try_(tmp_path: Path, directory: Directory) -> Try:
+def try_(tmp_path: Path) -> Iterator[Try]:
     (tmp_path / "people.yaml").write_text("users: []\n", encoding="utf-8")
-    return Try(tmp_path, directory.server_address[1])
+    with serving_in_thread(Directory()) as directory:
+        yield Try(tmp_path, directory)
 
 
-def test_every_step_to_a_user_is_shown(try_: Try, directory: Directory) -> None:
-    directory.reply = directory.reply._replace(headers={"Cache-Control": "max-age=50"})
+def test_every_step_to_a_user_is_shown(try_: Try) -> None:
+    try_.respond(json.dumps(ALICE).encode(), Cache_Control="max-age=50")
     result = try_("@alice")
     assert result.exit_code == 0
     lines = [line.rstrip() for line in result.stdout.splitlines()]
@@ -126,7 +132,7 @@ def test_every_step_to_a_user_is_shown(try_: Try, directory: Directory) -> None:
         "plan:         Pro",
         "nickname:     @alice",
         "  cached for at most 50 s",
-        f"    request           GET http://127.0.0.1:{directory.server_address[1]}/people/alice",
+        f"    request           GET http://127.0.0.1:{try_.directory.server_port}/people/alice",
         "                      X-Tenant: north",
         "                      X-Api-Key: ***",
         "                      Authorization: ***",
@@ -140,15 +146,14 @@ def test_every_step_to_a_user_is_shown(try_: Try, directory: Directory) -> None:
     ):
         assert line in lines
     assert any(line.startswith("  asked crm: found (") for line in lines)
-    ((path, headers),) = directory.asked
+    ((path, headers),) = try_.directory.asked
     assert path == "/people/alice"
     assert headers["Authorization"] == f"Bearer {CANARY}"
 
 
-def test_credentials_of_a_response_are_masked(try_: Try, directory: Directory) -> None:
-    cookie = {"Set-Cookie": "session=canary-1"}
+def test_credentials_of_a_response_are_masked(try_: Try) -> None:
     body = json.dumps({**ALICE, "sessions": [{"access_token": "canary-2"}]}).encode()
-    directory.reply = directory.reply._replace(headers=cookie, body=body)
+    try_.respond(body, Set_Cookie="session=canary-1")
     printed = try_("@alice").stdout
     assert "canary" not in printed
     assert "Set-Cookie: ***" in printed
@@ -179,14 +184,13 @@ def test_json_output_is_one_record(try_: Try) -> None:
     ]
 
 
-def test_not_known_when_is_shown(try_: Try, directory: Directory) -> None:
+def test_not_known_when_is_shown(try_: Try) -> None:
     """Whether it is true or false."""
     reported = "    response:\n      not_known_when: \"error == 'no_user'\"\n"
-    text = try_.config.read_text(encoding="utf-8").replace("    response:\n", reported)
-    try_.config.write_text(text, encoding="utf-8")
-    directory.reply = Reply(404, b'{"error": "no_user"}', {})
+    try_.change("    response:\n", reported)
+    try_.respond(b'{"error": "no_user"}', 404)
     assert "not_known_when    error == 'no_user'  ->  true" in try_("@alice").stdout
-    directory.reply = Reply(404, b'{"error": "no such path"}', {})
+    try_.respond(b'{"error": "no such path"}', 404)
     result = try_("@alice")
     assert result.exit_code == 3
     assert "not_known_when    error == 'no_user'  ->  false" in result.stdout
@@ -220,12 +224,9 @@ SECRETS = {
 
 
 @pytest.mark.parametrize(("by_card", "rest"), SECRETS.values(), ids=SECRETS)
-def test_value_named_like_a_secret_is_masked(
-    try_: Try, directory: Directory, by_card: str, rest: str
-) -> None:
+def test_value_named_like_a_secret_is_masked(try_: Try, by_card: str, rest: str) -> None:
     """And nothing else of the request."""
-    text = try_.config.read_text(encoding="utf-8")
-    try_.config.write_text(text.replace("    response:\n", f"    {by_card}\n    response:\n"))
+    try_.change("    response:\n", f"    {by_card}\n    response:\n")
     record = try_.record("0012")
     assert record["status"] == "ok"
     steps = {each["step"]: each["result"] for each in steps_of(record)}
@@ -281,30 +282,23 @@ def hides_all_parts(text: str) -> bool:
 
 
 @pytest.mark.parametrize("by_card", REFERENCES.values(), ids=REFERENCES)
-def test_value_of_a_reference_is_masked(
-    references: Try, directory: Directory, by_card: str
-) -> None:
+def test_value_of_a_reference_is_masked(references: Try, by_card: str) -> None:
     """Whatever its name, and wherever it is in a request."""
-    text = references.config.read_text(encoding="utf-8")
-    references.config.write_text(text.replace("    response:\n", f"    {by_card}\n    response:\n"))
+    references.change("    response:\n", f"    {by_card}\n    response:\n")
     for arguments in (("0012",), ("0012", "--json")):
         result = references(*arguments)
         assert result.exit_code == 0
         assert "***" in result.output
         assert "0012" in result.output
         assert hides_all_parts(result.output)
-    assert len(directory.asked) == 2
+    assert len(references.directory.asked) == 2
 
 
 @pytest.mark.parametrize("body", ECHOES.values(), ids=ECHOES)
-def test_secret_in_the_response_is_masked(
-    references: Try, directory: Directory, body: bytes
-) -> None:
+def test_secret_in_the_response_is_masked(references: Try, body: bytes) -> None:
     """The upstream may repeat the request, encoded in its own way."""
-    text = references.config.read_text(encoding="utf-8")
-    headers = "headers: {X-Sig: '${env:NASTY}', "
-    references.config.write_text(text.replace("headers: {", headers), encoding="utf-8")
-    directory.reply = Reply(200, body, {"X-Asked": NASTY})
+    references.change("headers: {", "headers: {X-Sig: '${env:NASTY}', ")
+    references.respond(body, X_Asked=NASTY)
     for arguments in (("@alice",), ("@alice", "--json")):
         result = references(*arguments)
         assert hides_all_parts(result.output)
@@ -324,15 +318,10 @@ def test_secret_in_the_response_is_masked(
     ],
     ids=["bearer", "basic", "header", "query"],
 )
-def test_credential_in_the_response_is_masked(
-    try_: Try, directory: Directory, auth: str, sent: str
-) -> None:
+def test_credential_in_the_response_is_masked(try_: Try, auth: str, sent: str) -> None:
     """Also if it is written in the file itself."""
-    text = try_.config.read_text(encoding="utf-8")
-    try_.config.write_text(
-        text.replace(f"{{kind: bearer, token: {CANARY}}}", auth), encoding="utf-8"
-    )
-    directory.reply = Reply(200, json.dumps(["cabbage", sent]).encode(), {"X-Asked": sent})
+    try_.change(f"{{kind: bearer, token: {CANARY}}}", auth)
+    try_.respond(json.dumps(["cabbage", sent]).encode(), X_Asked=sent)
     shown = json.dumps(try_.record("@alice"))
     assert "cabbage" not in shown
     assert sent not in shown
@@ -340,14 +329,12 @@ def test_credential_in_the_response_is_masked(
 
 @pytest.mark.parametrize("command", ["lookup", "check"])
 def test_mapping_that_hides_an_error_is_warned_of(
-    try_: Try, directory: Directory, caplog: pytest.LogCaptureFixture, command: str
+    try_: Try, caplog: pytest.LogCaptureFixture, command: str
 ) -> None:
     """The directory reports an error with status 200, which is read as "not found"."""
-    text = try_.config.read_text(encoding="utf-8")
-    condition = "    response:\n      found_when: ok\n"
-    try_.config.write_text(text.replace("    response:\n", condition), encoding="utf-8")
+    try_.change("    response:\n", "    response:\n      found_when: ok\n")
     if command == "lookup":
-        directory.reply = Reply(200, b'{"ok": false, "error": "busy"}', {})
+        try_.respond(b'{"ok": false, "error": "busy"}')
         result = try_("@alice")
         assert result.exit_code == 1
     else:
@@ -374,8 +361,8 @@ def test_query_of_a_kind_that_is_not_served_is_wrong_use(try_: Try) -> None:
     ],
     ids=["half a character", "a colour", "bytes"],
 )
-def test_control_characters_are_escaped(try_: Try, directory: Directory, body: bytes) -> None:
-    directory.reply = Reply(200, body, {})
+def test_control_characters_are_escaped(try_: Try, body: bytes) -> None:
+    try_.respond(body)
     result = try_("@alice")
     assert result.exit_code == 3
     assert all(line.isprintable() for line in result.stdout.splitlines())
@@ -383,16 +370,14 @@ def test_control_characters_are_escaped(try_: Try, directory: Directory, body: b
 
 
 @pytest.mark.parametrize("status", [404, 503, 401])
-def test_response_whose_body_is_not_read_has_the_same_outcome(
-    try_: Try, directory: Directory, status: int
-) -> None:
+def test_response_whose_body_is_not_read_has_the_same_outcome(try_: Try, status: int) -> None:
     """Also where the body is too long to be shown."""
-    directory.reply = Reply(status, b"<html>" + b" " * 100_000, {})
+    try_.respond(b"<html>" + b" " * 100_000, status)
     record = try_.record("@alice")
     assert {"step": "response", "result": status} in steps_of(record)
     assert record["status"] == ("error" if status == 404 else "undetermined")
     assert status == 404 or f"status {status}" in record["reason"]
-    directory.reply = Reply(status, b"<html>", {})
+    try_.respond(b"<html>", status)
     assert try_.steps("@alice")["response body"] == "<html>"
 
 
@@ -433,17 +418,12 @@ async def test_incomplete_response_has_the_same_outcome(
     assert [each.result for each in steps if each.name == "response"] == [status] * bool(status)
 
 
-def test_long_response_is_truncated(try_: Try, directory: Directory) -> None:
+def test_long_response_is_truncated(try_: Try) -> None:
     document = {**ALICE, "more": "x" * 10_000}
-    directory.reply = Reply(200, json.dumps(document).encode(), {})
+    try_.respond(json.dumps(document).encode())
     result = try_("@alice")
     assert "in all)" in result.stdout
     assert len(result.stdout) < 6_000
-
-
-def select(try_: Try, text: str) -> None:
-    config = try_.config.read_text(encoding="utf-8").replace("select: user", f"select: {text}")
-    try_.config.write_text(config, encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -457,14 +437,15 @@ def select(try_: Try, text: str) -> None:
     ],
     ids=["several", "another member", "busy", "one page", "a missing list"],
 )
-def test_users_in_a_list_are_not_all_shown(
-    try_: Try, directory: Directory, path: str, members: dict[str, Any]
-) -> None:
+def test_users_in_a_list_are_not_all_shown(try_: Try, path: str, members: dict[str, Any]) -> None:
     """Of strangers 400 characters of the response serve to see its form."""
-    select(try_, f'{path}\n      unavailable_when: "busy"\n      complete_when: "!next"')
+    try_.change(
+        "select: user",
+        f'select: {path}\n      unavailable_when: "busy"\n      complete_when: "!next"',
+    )
     users = [{"level": 1, "card": f"{n:04}", "login": f"stranger{n}"} for n in range(90)]
     document = {"users": users, **members}
-    directory.reply = Reply(200, json.dumps(document).encode(), {})
+    try_.respond(json.dumps(document).encode())
     result = try_("@alice")
     assert result.exit_code == 3
     assert result.stdout.count("stranger") < 10
@@ -476,10 +457,10 @@ def test_users_in_a_list_are_not_all_shown(
         assert "select            users  ->  a list of 90" in result.stdout
 
 
-def test_message_of_an_error_is_shown_without_secrets(try_: Try, directory: Directory) -> None:
-    select(try_, "user\n      error: message")
+def test_message_of_an_error_is_shown_without_secrets(try_: Try) -> None:
+    try_.change("select: user", "select: user\n      error: message")
     message = f"permission denied for table users; token {CANARY} of alice"
-    directory.reply = Reply(401, json.dumps({"message": message}).encode(), {})
+    try_.respond(json.dumps({"message": message}).encode(), 401)
     reason = "(status 401): permission denied for table users; token … of …"
     assert try_.record("@alice")["reason"].endswith(reason)
 
@@ -505,10 +486,10 @@ ABSENT = Reply(404, b'{"error": "no user"}', {})
     ],
 )
 def test_check_looks_up_a_made_up_user_in_each_upstream(
-    try_: Try, directory: Directory, reply: Reply, response: str, problem: str | None
+    try_: Try, reply: Reply, response: str, problem: str | None
 ) -> None:
-    select(try_, f"user\n      {response}")
-    directory.reply = reply
+    try_.change("select: user", f"select: user\n      {response}")
+    try_.directory.reply = reply
     result = CliRunner().invoke(main, ["check", "--online", "--config", str(try_.config)])
     assert result.exit_code == (0 if problem is None else 1)
     problems = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
@@ -517,19 +498,17 @@ def test_check_looks_up_a_made_up_user_in_each_upstream(
     else:
         assert "config.yaml:5:5: backends[1]: a made-up nickname" in problems[0]
         assert problem in problems[0]
-    ((path, _),) = directory.asked[:1]
+    ((path, _),) = try_.directory.asked[:1]
     assert path.startswith("/people/x")
 
 
-def test_check_sends_nothing_unless_it_is_asked_to(try_: Try, directory: Directory) -> None:
+def test_check_sends_nothing_unless_it_is_asked_to(try_: Try) -> None:
     assert CliRunner().invoke(main, ["check", "--config", str(try_.config)]).exit_code == 0
-    assert directory.asked == []
+    assert try_.directory.asked == []
 
 
-def test_check_reports_an_upstream_that_is_down_only_online(
-    try_: Try, directory: Directory
-) -> None:
-    directory.server_close()
+def test_check_reports_an_upstream_that_is_down_only_online(try_: Try) -> None:
+    try_.directory.server_close()
     for option, code in (("--config-only", 0), ("--online", 1)):
         arguments = ["check", option, "--config", str(try_.config)]
         assert CliRunner().invoke(main, arguments).exit_code == code
