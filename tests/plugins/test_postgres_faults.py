@@ -188,25 +188,6 @@ async def test_a_table_that_is_changed_under_the_service_is_broken_until_it_is_r
     database.clear()
 
 
-@pytest.mark.parametrize("prepared", ["true", "false"])
-async def test_a_user_is_found_while_the_table_is_filled_again(
-    database: Database, prepared: str
-) -> None:
-    """By a snapshot from after the TRUNCATE, whatever the isolation is by default."""
-    isolation = f'ALTER DATABASE "{database.name}" SET default_transaction_isolation'
-    database.run(f"{isolation} = 'repeatable read'")
-    try:
-        async with serving(database, prepared_statements=prepared) as backend:
-            database.run("BEGIN; TRUNCATE users")
-            lookup = asyncio.create_task(outcome(backend))
-            await until(lambda: database.count_queries("wait_event_type = 'Lock'"))
-            card = ALICE.card_number
-            database.run(f"INSERT INTO users VALUES ('alice', '{card}', 'Free'); COMMIT")
-            assert await lookup == "found"
-    finally:
-        database.run(f"{isolation} TO DEFAULT")
-
-
 async def test_tls_is_verified_as_the_dsn_says(database: Database, tmp_path: Path) -> None:
     authority, server = trustme.CA(), database.server
     leaf = authority.issue_cert("127.0.0.1")

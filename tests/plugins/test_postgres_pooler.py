@@ -6,8 +6,6 @@ import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import asyncpg
 import pytest
@@ -16,13 +14,13 @@ from pydantic import SecretStr
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.key_database import KeyDatabase
 from support.databases.pgbouncer import running_pooler
+from support.databases.postgres_backends import backend_of, serving
 from support.databases.postgres_server import (
     ALICE,
     BOB,
     Database,
 )
 from tornado_idv import Broken, ByCard, ByNickname, KeyStoreError, StartError
-from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
 
 pytestmark = pytest.mark.slow
@@ -45,27 +43,20 @@ def pooled(database: Database, request: pytest.FixtureRequest) -> Iterator[str]:
         yield database.dsn.replace(str(database.server.port), str(port))
 
 
-def backend_of(folder: Path, **options: Any) -> PostgresBackend:
-    backend = make_backend(PostgresBackend, folder, **options)
-    assert isinstance(backend, PostgresBackend)
-    return backend
-
-
 async def test_lookups_behind_a_pooler_in_transaction_mode_do_not_mix(
-    database: Database, pooled: str, tmp_path: Path
+    database: Database, pooled: str
 ) -> None:
     """Each transaction may run in another session, where an unnamed statement is another one."""
     database.write(ALICE, BOB)
-    backend = backend_of(tmp_path, dsn=pooled, prepared_statements="false", timeout="5s")
     queries = [ByNickname("alice"), ByCard(BOB.card_number), ByNickname("carol")] * 20
-    async with open_backends([backend]):
+    async with serving(database, dsn=pooled, prepared_statements="false") as backend:
         found = await asyncio.gather(*(backend.find(query) for query in queries))
         assert found == [ALICE, BOB, None] * 20
         database.run("ALTER TABLE users ENABLE ROW LEVEL SECURITY")
         found = await asyncio.gather(*map(backend.find, queries), return_exceptions=True)
         assert {type(each) for each in found} == {Broken}
     with pytest.raises(StartError, match="affected by row-level security policy"):
-        await backend_of(tmp_path, dsn=pooled, prepared_statements="false").open()
+        await backend_of(database, dsn=pooled, prepared_statements="false").open()
     database.clear()
 
 
@@ -81,7 +72,7 @@ async def leave_state(dsn: str) -> None:
 
 @pytest.mark.parametrize("when", ["before the start", "later"])
 async def test_what_another_client_leaves_in_a_session_changes_no_answer(
-    database: Database, pooled: str, tmp_path: Path, when: str
+    database: Database, pooled: str, when: str
 ) -> None:
     """Neither a temporary table, nor a search_path."""
     database.write(ALICE, BOB)
@@ -90,10 +81,9 @@ async def test_what_another_client_leaves_in_a_session_changes_no_answer(
     if when == "before the start":
         await leave_state(pooled)
     own = {"by_nickname": "SELECT * FROM users WHERE nickname = $1"}
-    dsn = {"dsn": pooled, "prepared_statements": "false", "timeout": "5s"}
-    backends = [backend_of(tmp_path, **dsn), backend_of(tmp_path, **dsn, **own)]
-    for backend in backends:
-        async with open_backends([backend]):
+    dsn = {"dsn": pooled, "prepared_statements": "false"}
+    for options in (dsn, dsn | own):
+        async with serving(database, **options) as backend:
             if when == "later":
                 await leave_state(pooled)
             found = [await backend.find(ByNickname("alice")) for _ in range(8)]
@@ -106,9 +96,7 @@ IGNORED = ("default_transaction_isolation", *STARTUP_PARAMETERS)
 IGNORING = f"ignore_startup_parameters = {','.join(IGNORED)}"
 
 
-async def test_no_statement_has_a_name_that_another_process_may_use(
-    database: Database, tmp_path: Path
-) -> None:
+async def test_no_statement_has_a_name_that_another_process_may_use(database: Database) -> None:
     """Of lookups, the listener, imports, exports and the key store."""
     database.write(ALICE, BOB)
     change = f'ALTER DATABASE "{database.name}"'
@@ -122,7 +110,7 @@ async def test_no_statement_has_a_name_that_another_process_may_use(
 
     await asyncio.to_thread(use_keys)
     purged = asyncio.Event()
-    backend = backend_of(tmp_path, dsn=database.dsn, notify={})
+    backend = backend_of(database, notify={})
     backend.on_change(lambda *_: purged.set())
     store = PostgresBackend.user_store(backend.options)
     assert await asyncio.to_thread(lambda: list(store.records())) == [ALICE, BOB]
@@ -142,27 +130,12 @@ async def test_no_statement_has_a_name_that_another_process_may_use(
     "pooled", [f"{IGNORING}\npool_mode = statement"], ids=["statement mode"], indirect=True
 )
 async def test_pooler_in_statement_mode_is_refused_at_the_start(
-    database: Database, pooled: str, prepared: str, tmp_path: Path
+    database: Database, pooled: str, prepared: str
 ) -> None:
     database.write(ALICE)
     refused = "a pooler in statement mode allows no transactions; connect to the server itself"
     with pytest.raises(StartError, match=refused):
-        await backend_of(tmp_path, dsn=pooled, prepared_statements=prepared).open()
-
-
-async def test_notifications_go_past_the_pooler(
-    database: Database, pooled: str, tmp_path: Path
-) -> None:
-    database.write(ALICE)
-    changed = asyncio.Event()
-    backend = backend_of(
-        tmp_path, dsn=pooled, prepared_statements="false", notify={"dsn": database.dsn}
-    )
-    backend.on_change(lambda *queries: queries and changed.set())
-    async with open_backends([backend]), asyncio.timeout(10):
-        while not changed.is_set():
-            database.run("NOTIFY idv_users, 'alice'")
-            await asyncio.sleep(0.1)
+        await backend_of(database, dsn=pooled, prepared_statements=prepared).open()
 
 
 @pytest.mark.parametrize(
@@ -175,16 +148,14 @@ async def test_notifications_go_past_the_pooler(
     indirect=["pooled"],
 )
 async def test_a_pooler_that_rejects_startup_parameters_is_refused_at_the_start(
-    database: Database, pooled: str, parameter: str, tmp_path: Path
+    database: Database, pooled: str, parameter: str
 ) -> None:
     """The key store needs them always."""
     rejected = f"a pooler rejects the startup parameter {parameter}; connect to the server itself"
     with pytest.raises(StartError, match=rejected):
-        await backend_of(tmp_path, dsn=pooled).open()
+        await backend_of(database, dsn=pooled).open()
     database.write(ALICE)
-    async with open_backends([backend_of(tmp_path, dsn=pooled, prepared_statements="false")]) as (
-        backend,
-    ):
+    async with serving(database, dsn=pooled, prepared_statements="false") as backend:
         assert await backend.find(ByNickname("alice")) == ALICE
     with pytest.raises(KeyStoreError, match=r"startup parameter .*; connect to the server itself"):
         await asyncio.to_thread(KeyDatabase, SecretStr(pooled), "keys")
@@ -197,11 +168,11 @@ async def test_a_pooler_that_rejects_startup_parameters_is_refused_at_the_start(
     indirect=True,
 )
 async def test_a_pooler_that_ignores_startup_parameters_hides_no_row(
-    database: Database, pooled: str, tmp_path: Path
+    database: Database, pooled: str
 ) -> None:
     """The backend is refused at the start; the key store reports each row it may not read."""
     with pytest.raises(StartError, match="write prepared_statements: false"):
-        await backend_of(tmp_path, dsn=pooled).open()
+        await backend_of(database, dsn=pooled).open()
     database.clear(
         "CREATE SCHEMA idv_keys CREATE TABLE keys () CREATE TABLE tokens ();"
         "GRANT USAGE ON SCHEMA idv_keys TO idv;"

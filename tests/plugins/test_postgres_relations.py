@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.relation import Relation, resolve
+from support.databases import postgres_backends
 from support.databases.postgres_server import ALICE, BOB, PASSWORD, USERS, Database
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from tornado_idv import Broken, ByCard, ByNickname, StartError
-from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
 
 pytestmark = pytest.mark.slow
@@ -30,10 +28,9 @@ DISCONNECT = (
 )
 
 
-@pytest.fixture
-def backend_of(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., PostgresBackend]:
+@pytest.fixture(autouse=True)
+def users(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test begins with this table, and a role without settings."""
     monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
     database.run(
         f"DROP SCHEMA IF EXISTS {ROLE} CASCADE; DROP SCHEMA IF EXISTS other CASCADE;"
@@ -44,15 +41,11 @@ def backend_of(
     database.clear(f"ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {ROLE};")
     database.run(f"{USERS} {rows()}")
 
-    def make(**options: Any) -> PostgresBackend:
-        dsn = database.server.dsn(database.name, ROLE)
-        backend = make_backend(
-            PostgresBackend, tmp_path, **{"dsn": dsn, "timeout": "5s", **options}
-        )
-        assert isinstance(backend, PostgresBackend)
-        return backend
 
-    return make
+def backend_of(database: Database, **options: Any) -> PostgresBackend:
+    """Return a backend with the role of these tests."""
+    dsn = database.server.dsn(database.name, ROLE)
+    return postgres_backends.backend_of(database, dsn=dsn, **options)
 
 
 def rows(table: str = "users") -> str:
@@ -60,10 +53,6 @@ def rows(table: str = "users") -> str:
         f"INSERT INTO {table} VALUES ('alice', '{ALICE.card_number}', 'Free'),"
         f" ('bob', '{BOB.card_number}', 'Pro');"
     )
-
-
-def schema_of_the_role(database: Database) -> str:
-    return f"CREATE SCHEMA {ROLE} AUTHORIZATION {ROLE}; {EMPTY}"
 
 
 SHADOWS = {
@@ -77,10 +66,10 @@ SHADOWS = {
 
 @pytest.mark.parametrize("shadow", list(SHADOWS.values()), ids=list(SHADOWS))
 async def test_table_of_the_start_is_read_when_its_name_means_another_one(
-    database: Database, backend_of: Callable[..., PostgresBackend], shadow: str
+    database: Database, shadow: str
 ) -> None:
     """Also by connections that are made later."""
-    backend = backend_of(pool={"min": "1", "max": "4"})
+    backend = backend_of(database, pool={"min": "1", "max": "4"})
     async with open_backends([backend]):
         assert await outcome(backend) == "found"
         await asyncio.to_thread(database.run, shadow)
@@ -95,14 +84,13 @@ async def test_table_of_the_start_is_read_when_its_name_means_another_one(
 @pytest.mark.parametrize("shadow", list(SHADOWS.values()), ids=list(SHADOWS))
 async def test_name_that_means_another_table_is_an_error_until_it_is_repaired(
     database: Database,
-    backend_of: Callable[..., PostgresBackend],
     shadow: str,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without a lookup."""
     monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
-    backend = backend_of()
+    backend = backend_of(database)
     async with open_backends([backend]):
         await asyncio.to_thread(database.run, shadow)
         await until(lambda: backend.problem is not None)
@@ -121,17 +109,17 @@ async def test_name_that_means_another_table_is_an_error_until_it_is_repaired(
 
 
 async def test_name_in_several_schemas_is_a_warning_and_an_error_if_the_first_is_empty(
-    database: Database, backend_of: Callable[..., PostgresBackend], caplog: pytest.LogCaptureFixture
+    database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     await asyncio.to_thread(database.run, SHADOWS["a schema named like the role"])
     advice = "write the schema into the option table"
     with pytest.raises(StartError, match=f'schema "public"; {advice}, since {ROLE}.users is empty'):
-        await backend_of().open()
-    async with open_backends([backend_of(table="public.users")]) as (backend,):
+        await backend_of(database).open()
+    async with open_backends([backend_of(database, table="public.users")]) as (backend,):
         assert await outcome(backend) == "found"
         assert caplog.text == ""
     await asyncio.to_thread(database.run, f"INSERT INTO {ROLE}.users SELECT * FROM public.users")
-    async with open_backends([backend_of()]):
+    async with open_backends([backend_of(database)]):
         (warning,) = [each.getMessage() for each in caplog.records]
     assert warning.endswith(
         f'"users" is {ROLE}.users, and there is another table of this name in the schema "public"; '
@@ -140,11 +128,11 @@ async def test_name_in_several_schemas_is_a_warning_and_an_error_if_the_first_is
 
 
 @pytest.mark.parametrize("shadow", list(SHADOWS.values()), ids=list(SHADOWS))
-async def test_own_queries_read_the_schemas_of_the_start(
-    database: Database, backend_of: Callable[..., PostgresBackend], shadow: str
-) -> None:
+async def test_own_queries_read_the_schemas_of_the_start(database: Database, shadow: str) -> None:
     """Also after an outage."""
-    backend = backend_of(by_nickname="SELECT * FROM users WHERE nickname = $1", pool={"min": "0"})
+    backend = backend_of(
+        database, by_nickname="SELECT * FROM users WHERE nickname = $1", pool={"min": "0"}
+    )
     async with open_backends([backend]):
         await asyncio.to_thread(database.run, shadow)
         assert await outcome(backend) == "found"
@@ -167,10 +155,10 @@ NEW_ROWS = "INSERT INTO users_new VALUES ('carol', '77', 'Free'), ('bob', '78', 
 
 @pytest.mark.parametrize("after", ["", "DROP TABLE users_old;"], ids=["kept", "dropped"])
 async def test_exchange_of_tables_by_renaming_is_followed_at_once(
-    database: Database, backend_of: Callable[..., PostgresBackend], after: str
+    database: Database, after: str
 ) -> None:
     """With the rows of the new table, in single lookups and in shared queries."""
-    backend = backend_of(pool={"max": "1"})
+    backend = backend_of(database, pool={"max": "1"})
     queries = [*map(ByNickname, ["alice", "bob", "carol"]), ByCard("77"), ByCard(BOB.card_number)]
     async with open_backends([backend]):
         for _ in range(2):
@@ -202,12 +190,11 @@ OTHER_TABLES = {
 @pytest.mark.parametrize("change", list(OTHER_TABLES.values()), ids=list(OTHER_TABLES))
 async def test_not_found_in_another_table_is_an_error_and_not_believed(
     database: Database,
-    backend_of: Callable[..., PostgresBackend],
     change: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     await asyncio.to_thread(database.run, "DROP TABLE IF EXISTS extensions.users")
-    backend = backend_of(pool={"max": "1"})
+    backend = backend_of(database, pool={"max": "1"})
     queries = [ByNickname("alice"), ByCard("1")] * 4
     async with open_backends([backend]):
         assert await outcome(backend) == "found"
@@ -226,7 +213,7 @@ async def test_not_found_in_another_table_is_an_error_and_not_believed(
 
 
 async def test_table_that_is_filled_while_it_is_checked_is_accepted_by_the_next_check(
-    database: Database, backend_of: Callable[..., PostgresBackend]
+    database: Database,
 ) -> None:
     """Otherwise it would have no users that the next table can be compared with."""
 
@@ -245,4 +232,4 @@ async def test_table_that_is_filled_while_it_is_checked_is_accepted_by_the_next_
     before = Relation(1, "public.users", ["alice"], "now")
     connection: Any = Filled()
     with pytest.raises(Broken, match="was replaced by another table"):
-        await resolve(connection, backend_of().options, before, lambda value: value)
+        await resolve(connection, backend_of(database).options, before, lambda value: value)

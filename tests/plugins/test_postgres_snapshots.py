@@ -35,11 +35,15 @@ SOURCES: dict[str, dict[str, Any]] = {
     "function": {"by_nickname": "SELECT * FROM find_user($1)"},
     "SQL function": {"by_nickname": 'SELECT * FROM "Find user" ($1)'},
     "view": {},
+    "table": {"table": "people"},
 }
 
 
 @pytest.fixture(autouse=True)
 def people(database: Database) -> None:
+    """Snapshots are from after the TRUNCATE, whatever the isolation is by default."""
+    isolation = f'ALTER DATABASE "{database.name}" SET default_transaction_isolation'
+    database.run(f"{isolation} = 'repeatable read'")
     database.clear(f"{TABLE} {ROWS} {FUNCTIONS}")
 
 

@@ -105,19 +105,20 @@ def run(cluster: Cluster, database: Database) -> Run:
 @asynccontextmanager
 async def running_each(
     run: Run,
-    *kinds: str,
+    standby: int,
     changes: dict[str, list[Sequence[Query]]] | None = None,
     **options: Any,
 ) -> AsyncIterator[dict[str, PostgresBackend]]:
-    """Open a backend of each kind on the standby; ``changes`` are those that they report."""
+    """Open a backend of each kind on the standby alone; ``changes`` are those that they report."""
     backends = {}
     async with AsyncExitStack() as stack:
-        for kind in kinds:
+        for kind, kind_options in KINDS.items():
             reported: list[Sequence[Query]] = [] if changes is None else changes[kind]
             backend = run(
                 "standby",
+                standby,
                 on_change=lambda *queries, reported=reported: reported.append(queries),
-                **KINDS[kind],
+                **kind_options,
                 **options,
             )
             backends[kind] = await stack.enter_async_context(backend)
@@ -209,7 +210,7 @@ async def test_user_that_a_standby_lacks_is_undetermined_while_it_is_behind(
             await backend.find(ByCard("7"))
         assert not caught.value.counts_against_breaker, kind
 
-    async with running_each(run, *KINDS) as backends:
+    async with running_each(run, cluster.standby.port) as backends:
         for backend in backends.values():
             assert await outcome(backend, ByNickname("new")) == "not found"
             assert backend.problem is None
@@ -317,7 +318,7 @@ async def test_answers_from_before_a_change_are_not_stored(
             await asyncio.sleep(0.1)
 
     options = {"notify": {"dsn": database.dsn}, "max_lag": "60s"}
-    async with running_each(run, *KINDS, changes=changes, **options) as backends:
+    async with running_each(run, cluster.standby.port, changes=changes, **options) as backends:
         await until(lambda: all(changes.values()))
         for backend in backends.values():
             await until_stored(backend)

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from idv_upstream.backend import UpstreamBackend
+from support.databases.upstream_backends import upstream
 from support.http.live_directory import live_directory, record
 from support.http.scripted_server import OWN_ID, header, http, serving
 from support.processes.ports import free_port
@@ -70,11 +71,12 @@ async def test_request_to_another_instance_has_no_other_headers(
     query: Query, path: str, body: bytes
 ) -> None:
     """The query is encoded in the body, and cannot reach the path or the headers."""
-    async with serving(NOT_FOUND) as upstream:
-        auth = {"kind": "bearer", "token": TOKEN}
-        async with open_backends([upstream_at(f"{upstream.address}/below/", auth=auth)]) as (made,):
-            assert await made.find(query) is None
-    (request,) = upstream.requests
+    auth = {"kind": "bearer", "token": TOKEN}
+    async with serving(NOT_FOUND) as server:
+        backend = upstream_at(f"{server.address}/below/", auth=auth)
+        async with open_backends([backend]):
+            assert await backend.find(query) is None
+    (request,) = server.requests
     head, _, sent = request.partition(b"\r\n\r\n")
     line, *fields = head.decode().split("\r\n")
     assert (line, sent) == (f"POST {path} HTTP/1.1", body)
@@ -84,25 +86,10 @@ async def test_request_to_another_instance_has_no_other_headers(
         f"Authorization: Bearer {TOKEN}",
         f"Content-Length: {len(body)}",
         "Content-Type: application/json",
-        f"Host: 127.0.0.1:{upstream.port}",
+        f"Host: 127.0.0.1:{server.port}",
         "User-Agent: tornado-idv",
         f"X-IDV-Request-ID: {header(request, 'X-IDV-Request-ID')}",
     ]
-
-
-async def test_no_credential_is_sent_without_one_configured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Proxies and the `.netrc` of the environment are ignored."""
-    netrc = tmp_path / "netrc"
-    netrc.write_text("machine 127.0.0.1 login another password secret\n")
-    netrc.chmod(0o600)
-    monkeypatch.setenv("NETRC", str(netrc))
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    async with serving(FOUND) as upstream:
-        async with open_backends([upstream_at(upstream.address)]) as (backend,):
-            assert await backend.find(ByCard(ALICE.card_number)) is not None
-        assert header(upstream.requests[0], "Authorization") is None
 
 
 async def test_upstream_may_start_after_this_service() -> None:
@@ -121,14 +108,12 @@ CANARY = {"nickname": "@alice", "max_age": "5s"}
 
 async def test_canary_is_looked_up_past_caches() -> None:
     """Those on the way, and that of another instance; other users are not."""
-    async with serving(FOUND) as upstream:
-        backend = upstream_at(upstream.address, canary=CANARY)
-        async with open_backends([backend]):
-            assert await backend.find_canary(ByNickname("alice")) == ALICE_WITH_URL
-            assert await backend.find(ByNickname("alice")) == ALICE_WITH_URL
+    async with upstream(FOUND, canary=CANARY) as (server, backend):
+        assert await backend.find_canary(ByNickname("alice")) == ALICE_WITH_URL
+        assert await backend.find(ByNickname("alice")) == ALICE_WITH_URL
     sent = [
         [header(each, name) for name in ("Cache-Control", "X-IDV-Past-Cache")]
-        for each in upstream.requests
+        for each in server.requests
     ]
     assert sent == [["no-cache", "1"], [None, None]]
 
@@ -141,12 +126,10 @@ async def test_own_cache_control_of_a_request_gives_way_for_the_canary() -> None
         "nickname": "trim_prefix(nickname, '@')",
     }
     options = {"by_nickname": request, "response": response, "canary": CANARY}
-    async with serving(FOUND) as upstream:
-        backend = upstream_at(upstream.address, **options)
-        async with open_backends([backend]):
-            await backend.find_canary(ByNickname("alice"))
-    assert upstream.requests[0].lower().count(b"cache-control:") == 1
-    assert header(upstream.requests[0], "Cache-Control") == "no-cache"
+    async with upstream(FOUND, **options) as (server, backend):
+        await backend.find_canary(ByNickname("alice"))
+    assert server.requests[0].lower().count(b"cache-control:") == 1
+    assert header(server.requests[0], "Cache-Control") == "no-cache"
 
 
 @pytest.mark.parametrize(
@@ -157,13 +140,11 @@ async def test_response_of_a_cache_is_evidence_while_it_is_young(
 ) -> None:
     """For the canary; that of another user is read in any case."""
     found = http(200, json.dumps(record(ALICE)).encode(), ECHO, f"Age: {age}")
-    async with serving(found) as upstream:
-        backend = upstream_at(upstream.address, canary=CANARY)
-        async with open_backends([backend]):
-            assert await backend.find(ByNickname("alice")) == ALICE_WITH_URL
-            if is_evidence:
-                assert await backend.find_canary(ByNickname("alice")) == ALICE_WITH_URL
-            else:
-                with pytest.raises(Unavailable, match="an Age above the max_age") as failed:
-                    await backend.find_canary(ByNickname("alice"))
-                assert not failed.value.counts_against_breaker
+    async with upstream(found, canary=CANARY) as (_, backend):
+        assert await backend.find(ByNickname("alice")) == ALICE_WITH_URL
+        if is_evidence:
+            assert await backend.find_canary(ByNickname("alice")) == ALICE_WITH_URL
+        else:
+            with pytest.raises(Unavailable, match="an Age above the max_age") as failed:
+                await backend.find_canary(ByNickname("alice"))
+            assert not failed.value.counts_against_breaker

@@ -16,21 +16,9 @@ from pydantic import ValidationError
 from idv_upstream.response.mapping import ResponseMapper
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import decode_json
+from support.databases.upstream_backends import ALICE, PLAIN, QUERIES, RECORD, mapper, record
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
 from tornado_idv.kit.mapping import AllFunctions, Expression
-
-PLAIN = {"plan": "plan", "card_number": "card", "nickname": "login"}
-RECORD = {"plan": "Free", "card": "0012", "login": "alice", "id": 7}
-ALICE = User("Free", "0012", "alice")
-QUERIES = (ByNickname("alice"), ByCard("0012"))
-
-
-def mapper(**options: Any) -> ResponseMapper:
-    return ResponseMapper(ResponseOptions.model_validate({**PLAIN, **options}))
-
-
-def record(**members: Any) -> dict[str, Any]:
-    return {**RECORD, **members}
 
 
 def reason(document: Any, query: Query = QUERIES[0], /, **options: Any) -> str:

@@ -19,6 +19,7 @@ from idv_upstream.request.options import NicknameRequest
 from idv_upstream.response.options import ResponseOptions
 from idv_upstream.transport.credentials import Credential, LoginRequest
 from idv_upstream.transport.tls import TlsOptions
+from support.databases.upstream_backends import PLAIN
 from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError, yaml_loader
 from tornado_idv.config.load import load
 from tornado_idv.kit.mapping import FieldOptions
@@ -213,9 +214,8 @@ def test_credential_or_client_certificate_counts_as_credential(tmp_path: Path) -
 
 
 def test_backend_serves_the_kinds_of_query_that_have_a_request() -> None:
-    fields = {"plan": "plan", "card_number": "card", "nickname": "login"}
     asked = {"by_card": {"url": "http://host/{card_number}"}}
-    assert UpstreamBackend(options(**asked, response=fields)).serves == {ByCard}
+    assert UpstreamBackend(options(**asked, response=PLAIN)).serves == {ByCard}
     assert UpstreamBackend(options(base_url="http://host")).serves == {ByCard, ByNickname}
 
 
@@ -267,8 +267,7 @@ HIDING_ERRORS = [
 
 
 def warnings_of(response: dict[str, Any]) -> list[str]:
-    fields = {"plan": "plan", "card_number": "card", "nickname": "login"}
-    return list(ResponseOptions.model_validate({**fields, **response}).warnings())
+    return list(ResponseOptions.model_validate({**PLAIN, **response}).warnings())
 
 
 @pytest.mark.parametrize("found_when", HIDING_ERRORS)
@@ -321,12 +320,11 @@ def test_page_of_one_or_no_user_is_warned_of(request_: dict[str, Any], size: str
 
 
 def request_warnings(**members: Any) -> list[str]:
-    fields = {"plan": "plan", "card_number": "card", "nickname": "login"}
     taken = {
         name: members.pop(name) for name in ("pick", "not_known_when", "id") if name in members
     }
     given = {"by_nickname": {"url": "/{nickname}"}, **members, "base_url": "http://x"}
-    return list(options(**given, response={**fields, **taken}).warnings())
+    return list(options(**given, response={**PLAIN, **taken}).warnings())
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from multidict import CIMultiDict
 from idv_upstream.response.options import Outcome, ResponseOptions
 from idv_upstream.response.raw import Response
 from idv_upstream.response.reader import ResponseReader, freshness
+from support.databases.upstream_backends import PLAIN
 from tornado_idv import (
     BackendResult,
     Broken,
@@ -25,7 +26,6 @@ from tornado_idv import (
 
 ALICE = User("Free", "1", "alice")
 QUERY = ByNickname("alice")
-FIELDS = {"plan": "plan", "card_number": "card", "nickname": "login"}
 RECORD = {"plan": "Free", "card": "1", "login": "alice"}
 
 
@@ -36,7 +36,7 @@ def reader(
     credential: bool = True,
     **mapping: Any,
 ) -> ResponseReader:
-    options = ResponseOptions.model_validate({**FIELDS, **mapping})
+    options = ResponseOptions.model_validate({**PLAIN, **mapping})
     return ResponseReader(options, statuses or {}, hints=hints, credential=credential)
 
 

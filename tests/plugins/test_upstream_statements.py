@@ -14,17 +14,23 @@ import pytest
 from multidict import CIMultiDict
 
 import idv_upstream
-from idv_upstream.backend import UpstreamBackend
 from idv_upstream.response.mapping import ResponseMapper
 from idv_upstream.response.options import ResponseOptions
 from idv_upstream.response.raw import Response
 from idv_upstream.response.reader import ResponseReader
+from support.databases.upstream_backends import (
+    ALICE,
+    PLAIN,
+    QUERIES,
+    RECORD,
+    mapper,
+    record,
+    upstream,
+)
 from support.fakes.outcomes import outcome
-from support.http.scripted_server import Said, http, serving
+from support.http.scripted_server import Said, http
 from tornado_idv import (
     Broken,
-    ByCard,
-    ByNickname,
     LookupFailed,
     Query,
     Step,
@@ -32,21 +38,6 @@ from tornado_idv import (
     User,
     yaml_loader,
 )
-from tornado_idv.kit.testing import make_backend
-from tornado_idv.registry import open_backends
-
-PLAIN = {"plan": "plan", "card_number": "card", "nickname": "login"}
-RECORD = {"plan": "Free", "card": "0012", "login": "alice", "id": 7}
-ALICE = User("Free", "0012", "alice")
-QUERIES = (ByNickname("alice"), ByCard("0012"))
-
-
-def mapper(**options: Any) -> ResponseMapper:
-    return ResponseMapper(ResponseOptions.model_validate({**PLAIN, **options}))
-
-
-def record(**members: Any) -> dict[str, Any]:
-    return {**RECORD, **members}
 
 
 def read(document: Any, query: Query, secrets: Sequence[str] = (), **options: Any) -> object:
@@ -402,15 +393,10 @@ def recipe(title: str) -> dict[str, Any]:
         ("Directus", {"data": [], "meta": {"total_count": 9, "filter_count": 1}}, "broken: "),
     ],
 )
-async def test_recipe_believes_no_contradiction(
-    tmp_path: Path, title: str, document: Any, expected: str
-) -> None:
-    async with serving(http(200, json.dumps(document).encode())) as server:
-        options = recipe(title)
-        backend = make_backend(UpstreamBackend, tmp_path, base_url=server.address, **options)
-        async with open_backends([backend]):
-            for query in QUERIES:
-                assert (await outcome(backend, query)).startswith(expected)
+async def test_recipe_believes_no_contradiction(title: str, document: Any, expected: str) -> None:
+    async with upstream(http(200, json.dumps(document).encode()), **recipe(title)) as (_, backend):
+        for query in QUERIES:
+            assert (await outcome(backend, query)).startswith(expected)
 
 
 REFUSAL = b'{"error": "permission denied for table users"}'
@@ -428,16 +414,8 @@ REFUSAL = b'{"error": "permission denied for table users"}'
     ],
     ids=["JSON", "empty", "HTML", "long", "damaged", "cut"],
 )
-async def test_refusal_is_one_whatever_its_body(tmp_path: Path, answer: bytes, said: str) -> None:
-    response = {**PLAIN, "error": "error"}
-    async with serving(Said(answer, "close")) as server:
-        backend = make_backend(
-            UpstreamBackend,
-            tmp_path,
-            base_url=server.address,
-            by_nickname={"url": "/{nickname}"},
-            response=response,
-        )
-        async with open_backends([backend]):
-            text = "broken: refused (status 401), and auth sets no credential"
-            assert await outcome(backend) == text + said
+async def test_refusal_is_one_whatever_its_body(answer: bytes, said: str) -> None:
+    options = {"by_nickname": {"url": "/{nickname}"}, "response": {**PLAIN, "error": "error"}}
+    async with upstream(Said(answer, "close"), **options) as (_, backend):
+        text = "broken: refused (status 401), and auth sets no credential"
+        assert await outcome(backend) == text + said

@@ -15,13 +15,12 @@ from urllib.parse import quote, urlencode
 import pytest
 from click.testing import CliRunner, Result
 
-from idv_upstream.backend import UpstreamBackend
+from support.databases.upstream_backends import PLAIN, upstream
 from support.fakes.clock_and_backends import LoopClock
-from support.http.scripted_server import Said, serving
+from support.http.scripted_server import Said
 from support.http.threaded_server import serving_in_thread
 from tornado_idv import ByNickname, Step
 from tornado_idv.cli import main
-from tornado_idv.kit.testing import make_backend
 
 CANARY = "canary-0123456789"
 CONFIG = """\
@@ -327,23 +326,16 @@ def test_credential_in_the_response_is_masked(try_: Try, auth: str, sent: str) -
     assert sent not in shown
 
 
-@pytest.mark.parametrize("command", ["lookup", "check"])
 def test_mapping_that_hides_an_error_is_warned_of(
-    try_: Try, caplog: pytest.LogCaptureFixture, command: str
+    try_: Try, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The directory reports an error with status 200, which is read as "not found"."""
     try_.change("    response:\n", "    response:\n      found_when: ok\n")
-    if command == "lookup":
-        try_.respond(b'{"ok": false, "error": "busy"}')
-        result = try_("@alice")
-        assert result.exit_code == 1
-    else:
-        result = CliRunner().invoke(main, ["check", "--config", str(try_.config)])
-    logged = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    warnings = logged or [each for each in result.stderr.splitlines() if "warning: " in each]
-    assert len(warnings) == 2
-    assert any("response.found_when (ok) is false for other responses too" in x for x in warnings)
-    assert any('each response of status 404 is read as "not found"' in x for x in warnings)
+    try_.respond(b'{"ok": false, "error": "busy"}')
+    assert try_("@alice").exit_code == 1
+    first, second = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    assert "response.found_when (ok) is false for other responses too" in first
+    assert 'each response of status 404 is read as "not found"' in second
 
 
 def test_query_of_a_kind_that_is_not_served_is_wrong_use(try_: Try) -> None:
@@ -390,30 +382,19 @@ def test_response_whose_body_is_not_read_has_the_same_outcome(try_: Try, status:
     ],
     ids=["404", "200", "silent"],
 )
-async def test_incomplete_response_has_the_same_outcome(
-    tmp_path: Path, sent: bytes, status: int | None
-) -> None:
+async def test_incomplete_response_has_the_same_outcome(sent: bytes, status: int | None) -> None:
     """A body that decides nothing is waited for less than the timeout of a lookup."""
-    async with serving(Said(sent, "drip") if sent else Said()) as upstream:
-        backend = make_backend(
-            UpstreamBackend,
-            tmp_path,
-            base_url=upstream.address,
-            by_nickname={"url": "/{nickname}"},
-            response={"plan": "p", "card_number": "c", "nickname": "n"},
-            timeout=5,
-        )
-        steps: list[Step] = []
-        await backend.open()
+    options = {"by_nickname": {"url": "/{nickname}"}, "response": PLAIN}
+    answer, steps = Said(sent, "drip") if sent else Said(), list[Step]()
+    async with upstream(answer, **options) as (server, backend):
         waiting = asyncio.ensure_future(backend.explain(ByNickname("alice"), steps))
-        await upstream.asked()
-        await upstream.dripped()
+        await server.asked()
+        await server.dripped()
         LoopClock().forward(1)
         await asyncio.wait([waiting], timeout=None if status else 0.1)
         assert waiting.done() is (status is not None)
         waiting.cancel()
         await asyncio.wait([waiting])
-        await backend.close()
     assert steps[0].name == "request"
     assert [each.result for each in steps if each.name == "response"] == [status] * bool(status)
 

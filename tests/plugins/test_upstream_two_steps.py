@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -16,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from idv_upstream.backend import UpstreamBackend
 from idv_upstream.options import UpstreamOptions
+from support.databases.upstream_backends import upstream
 from support.fakes.outcomes import outcome
 from support.http.scripted_server import Said, Scripted, http, serving
 from support.processes.ports import free_port
@@ -25,8 +24,6 @@ from support.processes.service import CONFIG
 from tornado_idv import BackendResult, Broken, ByCard, ByNickname, User
 from tornado_idv.cli import main
 from tornado_idv.interfaces.backend import AnyBackend
-from tornado_idv.kit.testing import make_backend
-from tornado_idv.registry import open_backends
 
 OPTIONS: dict[str, Any] = {
     "by_card": {"url": "/cards/{card_number}", "then": {"url": "/users/{id}"}},
@@ -52,15 +49,10 @@ BOB = json_of({"plan": "a", "card": "9", "login": "bob"})
 UNKNOWN = json_of({"error": "unknown"}, 404)
 
 
-@asynccontextmanager
-async def behind(
+def behind(
     *answers: bytes | Said, **options: Any
-) -> AsyncIterator[tuple[Scripted, AnyBackend]]:
-    """A server with these responses, and a backend for it."""
-    async with serving(*answers) as server:
-        given = {**OPTIONS, "base_url": server.address, **options}
-        async with open_backends([make_backend(UpstreamBackend, Path(), **given)]) as (backend,):
-            yield server, backend
+) -> AbstractAsyncContextManager[tuple[Scripted, AnyBackend]]:
+    return upstream(*answers, **{**OPTIONS, **options})
 
 
 async def explained(folder: Path, url: str) -> str:
