@@ -192,7 +192,7 @@ CONFIGURATIONS = [
         [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/*.md")]
     )
     for i, block in enumerate(code_blocks(path.read_text(encoding="utf-8"), "yaml"), start=1)
-    if not re.search("^users:", block, re.MULTILINE)  # a fixture: test_yaml_readme.py loads it
+    if not re.search("^users:", block, re.MULTILINE)  # a fixture: test_yaml.py loads it
 ]
 
 

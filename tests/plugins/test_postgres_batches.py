@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -129,19 +129,46 @@ async def test_a_slow_row_fails_its_own_lookup_alone(
     assert ended == ["found"] * 31
 
 
+Values = str | list[str]
+
+
+class Queries:
+    """Records the values of each query, and responds once ``going_on`` is set."""
+
+    def __init__(self, respond: Callable[[Values], list[Any]], limit: int = 8) -> None:
+        self.values: list[Values] = []
+        self.going_on = asyncio.Event()
+        self.going_on.set()
+        self.batches = Batches(self._fetch, "one", "several", limit)
+        self._respond = respond
+
+    async def _fetch(self, _: str, values: Values) -> Result:
+        self.values.append(values)
+        await asyncio.sleep(0)
+        await self.going_on.wait()
+        return Result(self._respond(values))
+
+    @property
+    def sizes(self) -> list[int]:
+        return [1 if isinstance(each, str) else len(each) for each in self.values]
+
+
+def row_of_each(values: Values) -> list[Any]:
+    return [] if isinstance(values, str) else [[i, each] for i, each in enumerate(values, 1)]
+
+
 async def test_each_lookup_of_a_batch_that_failed_has_an_error_of_its_own() -> None:
     """A guard adds to each, and no exception is left behind."""
     unhandled: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, each: unhandled.append(each))
 
-    async def fetch(_: str, value: str | list[str]) -> Result:
-        await asyncio.sleep(0)
-        if isinstance(value, list):
+    def respond(values: Values) -> list[Any]:
+        if isinstance(values, list):
             raise Unavailable("the connection was lost", counts_against_breaker=False)
-        return Result([])
+        return []
 
-    batches = Batches(fetch, "one", "several", 8)
-    lookups = [asyncio.create_task(batches.fetch(each)) for each in "abcde"]
+    queries = Queries(respond)
+    lookups = [asyncio.create_task(queries.batches.fetch(each)) for each in "abcde"]
     asyncio.get_running_loop().call_soon(lookups.pop().cancel)
     alone, *failures = await asyncio.gather(*lookups, return_exceptions=True)
     assert alone == Result([])
@@ -183,74 +210,46 @@ async def test_a_cancelled_lookup_leaves_the_others_of_its_batch_alone(database:
 async def test_lookups_are_queries_of_their_own_for_a_while_after_a_batch_failed(
     monkeypatch: pytest.MonkeyPatch, pause: float, sizes: list[int]
 ) -> None:
-    done: list[int] = []
-
-    async def fetch(_: str, value: str | list[str]) -> Result:
-        done.append(1 if isinstance(value, str) else len(value))
-        await asyncio.sleep(0)
-        if isinstance(value, list):
+    def respond(values: Values) -> list[Any]:
+        if isinstance(values, list):
             raise BatchFailed
-        return Result([[value]])
+        return [[values]]
 
     monkeypatch.setattr(Batches, "pause", pause)
-    batches = Batches(fetch, "one", "several", 8)
+    queries = Queries(respond)
     for _ in range(2):
-        found = await asyncio.gather(*map(batches.fetch, "abcd"))
+        found = await asyncio.gather(*map(queries.batches.fetch, "abcd"))
         assert found == [Result([[each]]) for each in "abcd"]
-    assert done == sizes
+    assert queries.sizes == sizes
 
 
 async def test_the_size_of_a_batch_is_limited() -> None:
     """So that one slow row does not delay all lookups."""
-    sizes: list[int] = []
-
-    async def fetch(_: str, value: str | list[str]) -> Result:
-        values = [value] if isinstance(value, str) else value
-        sizes.append(len(values))
-        await asyncio.sleep(0)
-        return Result([[position, each] for position, each in enumerate(values, 1)])
-
-    batches = Batches(fetch, "one", "several", 8)
+    queries = Queries(row_of_each)
     names = [str(number) for number in range(80)]
-    found: Sequence[Result] = await asyncio.gather(*map(batches.fetch, names))
-    assert sizes == [1, 32, 32, 15]
-    assert [each.rows[0][-1] for each in found] == names
-
-
-def held_fetch() -> tuple[
-    list[str | list[str]], asyncio.Event, Callable[[str, Any], Awaitable[Result]]
-]:
-    """Return the values that were queried, the event that ends all queries, and the query."""
-    values: list[str | list[str]] = []
-    go_on = asyncio.Event()
-
-    async def fetch(_: str, value: str | list[str]) -> Result:
-        values.append(value)
-        await go_on.wait()
-        values_of_batch = [] if isinstance(value, str) else value
-        return Result([[i, each] for i, each in enumerate(values_of_batch, 1)])
-
-    return values, go_on, fetch
+    first, *others = await asyncio.gather(*map(queries.batches.fetch, names))
+    assert queries.sizes == [1, 32, 32, 15]
+    assert (first.rows, [each.rows for each in others]) == ([], [[[each]] for each in names[1:]])
 
 
 async def test_no_more_queries_run_at_once_than_the_limit() -> None:
     """Those beyond it would wait for a connection, one by one."""
-    values, go_on, fetch = held_fetch()
-    batches = Batches(fetch, "one", "several", 2)
+    queries = Queries(row_of_each, 2)
+    queries.going_on.clear()
     lookups = []
     for names in ("a", "bc", "d", "ef"):
-        lookups += [asyncio.create_task(batches.fetch(name)) for name in names]
+        lookups += [asyncio.create_task(queries.batches.fetch(name)) for name in names]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    cancelled = asyncio.create_task(batches.fetch("x"))
+    cancelled = asyncio.create_task(queries.batches.fetch("x"))
     await asyncio.sleep(0)
     cancelled.cancel()
-    assert values == ["a", ["b", "c"]]
-    go_on.set()
+    assert queries.values == ["a", ["b", "c"]]
+    queries.going_on.set()
     found = [each.rows for each in await asyncio.gather(*lookups)]
     assert found == [[], [["b"]], [["c"]], [["d"]], [["e"]], [["f"]]]
-    assert values == ["a", ["b", "c"], ["d", "e", "f"]]
+    assert queries.values == ["a", ["b", "c"], ["d", "e", "f"]]
 
 
 async def test_a_batch_whose_rows_cannot_be_read_finds_no_user_absent() -> None:
@@ -260,14 +259,12 @@ async def test_a_batch_whose_rows_cannot_be_read_finds_no_user_absent() -> None:
         def __getitem__(self, _: object) -> Any:
             raise MemoryError
 
-    async def fetch(_: str, value: str | list[str]) -> Result:
-        await asyncio.sleep(0)
-        return Result([[value]] if isinstance(value, str) else [[1, value[0]], Unreadable()])
+    def respond(values: Values) -> list[Any]:
+        return [[values]] if isinstance(values, str) else [[1, values[0]], Unreadable()]
 
     unhandled: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, each: unhandled.append(each))
-    batches = Batches(fetch, "one", "several", 8)
-    found = await asyncio.gather(*map(batches.fetch, "abcd"))
+    found = await asyncio.gather(*map(Queries(respond).batches.fetch, "abcd"))
     assert found == [Result([[each]]) for each in "abcd"]
     gc.collect()
     assert [type(each["exception"]) for each in unhandled] == [MemoryError]
@@ -275,25 +272,25 @@ async def test_a_batch_whose_rows_cannot_be_read_finds_no_user_absent() -> None:
 
 async def test_a_cancelled_lookup_does_not_end_another_batch_before_it_begins() -> None:
     """It would count as running for good."""
-    values, go_on, fetch = held_fetch()
-    batches = Batches(fetch, "one", "several", 3)
-    lookups = [asyncio.create_task(batches.fetch(each)) for each in "abc"]
-    await until(lambda: len(values) == 2)
+    queries = Queries(row_of_each, 3)
+    queries.going_on.clear()
+    lookups = [asyncio.create_task(queries.batches.fetch(each)) for each in "abc"]
+    await until(lambda: len(queries.values) == 2)
     loop = asyncio.get_running_loop()
     # In one iteration: a lookup of the first batch is cancelled, the second batch is made, and all
     # of its lookups are cancelled.
     loop.call_soon(loop.call_soon, lookups[1].cancel)
-    later = [asyncio.create_task(batches.fetch(each)) for each in "de"]
+    later = [asyncio.create_task(queries.batches.fetch(each)) for each in "de"]
     for each in later:
         loop.call_soon(loop.call_soon, each.cancel)
     await asyncio.wait([lookups[1], *later])
-    go_on.set()
+    queries.going_on.set()
     found = [each.rows for each in await asyncio.gather(lookups[0], lookups[2])]
     assert found == [[], [["c"]]]
-    values.clear()
-    go_on.clear()
-    lookups = [asyncio.create_task(batches.fetch("f"))]
+    queries.values.clear()
+    queries.going_on.clear()
+    lookups = [asyncio.create_task(queries.batches.fetch("f"))]
     await asyncio.sleep(0)
-    assert values == ["f"]  # not delayed, as no other runs
-    go_on.set()
+    assert queries.values == ["f"]  # not delayed, as no other runs
+    queries.going_on.set()
     await asyncio.gather(*lookups)

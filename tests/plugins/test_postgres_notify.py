@@ -171,12 +171,10 @@ CHANGES: dict[str, tuple[str, set[Query]]] = {
 
 
 async def test_each_change_is_reported_for_the_users_it_is_about(
-    database: Database, tmp_path: Path, invoke: Invoke, listening: Any
+    database: Database, apply_init: Callable[[], Any], listening: Any
 ) -> None:
     database.clear()
-    path = write_config(tmp_path, database)
-    done = await asyncio.to_thread(invoke, "postgres", "init", "--apply", "-c", path)
-    assert done.exit_code == 0
+    await apply_init()
     modes = "SELECT DISTINCT tgenabled FROM pg_trigger WHERE tgrelid = 'users'::regclass"
     assert database.run(modes) == "A"  # always
     enable = ";".join(

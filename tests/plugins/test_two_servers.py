@@ -119,9 +119,25 @@ def kind(monkeypatch: pytest.MonkeyPatch) -> type[Backend[Any]]:
     return PostgresBackend
 
 
-@pytest.fixture(scope="module")
-def databases() -> Iterator[tuple[Database, PostgresServer]]:
+class Databases(NamedTuple):
     """A database, and a server with a copy of its files that lacks two of four users."""
+
+    first: Database
+    copy: PostgresServer
+
+    @property
+    def ports(self) -> tuple[int, int]:
+        return self.first.server.port, self.copy.port
+
+    def dsn(self, hosts: str = "FIRST,SECOND", more: str = "") -> str:
+        return self.first.dsn.replace(f"127.0.0.1:{self.ports[0]}", hosts) + more
+
+
+PRIMARY = "&target_session_attrs=primary"
+
+
+@pytest.fixture(scope="module")
+def databases() -> Iterator[Databases]:
     if binaries() is None:
         pytest.skip("PostgreSQL is not installed; see `make test-tools`")
     with running_server() as server:
@@ -130,7 +146,7 @@ def databases() -> Iterator[tuple[Database, PostgresServer]]:
         database.run("GRANT SELECT ON users TO idv")
         with running_copy(server) as copy:
             Database(copy, database.name).run("DELETE FROM users WHERE length(card_number) > 1")
-            yield database, copy
+            yield Databases(database, copy)
 
 
 async def test_ldap_server_without_the_canary_is_not_believed(
@@ -165,18 +181,15 @@ async def test_ldap_searches_go_to_the_first_server_that_has_a_connection(
 
 
 async def test_postgres_server_without_the_canary_is_not_believed(
-    databases: tuple[Database, PostgresServer], tmp_path: Path, kind: type[Backend[Any]]
+    databases: Databases, tmp_path: Path, kind: type[Backend[Any]]
 ) -> None:
-    database, copy = databases
-    dsn = database.dsn.replace(f"127.0.0.1:{database.server.port}", "FIRST,SECOND")
-    dsn += "&target_session_attrs=primary"
-    ports = (database.server.port, copy.port)
-    async with opened(kind, tmp_path, *ports, dsn=dsn) as both:
+    dsn = databases.dsn(more=PRIMARY)
+    async with opened(kind, tmp_path, *databases.ports, dsn=dsn) as both:
         await both.check_second_is_not_believed()
 
 
 async def test_postgres_server_without_the_users_is_not_believed_without_a_canary(
-    databases: tuple[Database, PostgresServer], kind: type[Backend[Any]]
+    databases: Databases, kind: type[Backend[Any]]
 ) -> None:
     """Its table has the same oid, as on any new server on which the same script was run."""
     database, copy = databases
@@ -184,8 +197,7 @@ async def test_postgres_server_without_the_users_is_not_believed_without_a_canar
     emptied.run("CREATE TABLE kept AS TABLE users; DELETE FROM users")
     async with relaying(database.server.port) as first:
         hosts = f"127.0.0.1:{first.port},127.0.0.1:{copy.port}"
-        dsn = database.dsn.replace(f"127.0.0.1:{database.server.port}", hosts)
-        given = {"name": "two", "kind": "postgres", "dsn": dsn, "timeout": "5s"}
+        given = {"name": "two", "kind": "postgres", "dsn": databases.dsn(hosts), "timeout": "5s"}
         async with open_backends([kind(kind.options_type.model_validate(given))]) as (backend,):
             assert await outcome(backend) == "found"
             assert await outcome(backend, ByNickname("nobody")) == "not found"
@@ -202,15 +214,12 @@ async def test_postgres_server_without_the_users_is_not_believed_without_a_canar
 
 
 async def test_postgres_servers_behind_one_address_are_distinguished(
-    databases: tuple[Database, PostgresServer], tmp_path: Path, kind: type[Backend[Any]]
+    databases: Databases, tmp_path: Path, kind: type[Backend[Any]]
 ) -> None:
     """A balancer leads to another server, which does not find the canary."""
-    database, copy = databases
-    dsn = database.dsn.replace(f"127.0.0.1:{database.server.port}", "FIRST")
-    ports = (database.server.port, copy.port)
-    async with opened(kind, tmp_path, *ports, dsn=dsn) as both:
+    async with opened(kind, tmp_path, *databases.ports, dsn=databases.dsn("FIRST")) as both:
         assert await both.find("nobody") is None
-        both.first.target = copy.port
+        both.first.target = databases.copy.port
         both.first.cut()
         await both.fails_with("canary @idv-canary is not found")
 
@@ -227,9 +236,9 @@ async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
         database.write(ALICE, BIRD)
         database.run("GRANT SELECT ON users TO idv")
         cluster.wait_for_replay()
-        dsn = database.dsn.replace(f"127.0.0.1:{old.port}", "FIRST,SECOND")
-        dsn += "&target_session_attrs=primary"
-        async with opened(kind, tmp_path, old.port, new.port, dsn=dsn) as both:
+        servers = Databases(database, new)
+        dsn = servers.dsn(more=PRIMARY)
+        async with opened(kind, tmp_path, *servers.ports, dsn=dsn) as both:
             backend = both.guard.backend
             assert await both.find("alice") == ALICE
             both.first.bar(ALL)
@@ -248,7 +257,7 @@ async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
 
 
 async def test_notifications_come_from_the_postgres_server_that_lookups_use(
-    databases: tuple[Database, PostgresServer],
+    databases: Databases,
     tmp_path: Path,
     kind: type[Backend[Any]],
     monkeypatch: pytest.MonkeyPatch,
@@ -257,10 +266,8 @@ async def test_notifications_come_from_the_postgres_server_that_lookups_use(
     from idv_postgres.listener import Listener  # noqa: PLC0415
 
     monkeypatch.setattr(Listener, "pause", 0.05)
-    database, copy = databases
-    dsn = database.dsn.replace(f"127.0.0.1:{database.server.port}", "FIRST,SECOND")
-    ports = (database.server.port, copy.port)
-    async with opened(kind, tmp_path, *ports, dsn=dsn, notify={}) as both:
+    dsn = databases.dsn()
+    async with opened(kind, tmp_path, *databases.ports, dsn=dsn, notify={}) as both:
         backend, purged = both.guard.backend, list[object]()
         backend.on_change(lambda *queries: purged.extend(queries))
         await until(lambda: backend.revision is not None)
@@ -271,5 +278,5 @@ async def test_notifications_come_from_the_postgres_server_that_lookups_use(
         assert await both.becomes(ALICE, "alice")
         async with asyncio.timeout(LIMIT):
             while ByNickname("alice") not in purged:
-                await asyncio.to_thread(database.run, "NOTIFY idv_users, 'alice'")
+                await asyncio.to_thread(databases.first.run, "NOTIFY idv_users, 'alice'")
                 await asyncio.sleep(0.05)

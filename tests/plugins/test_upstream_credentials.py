@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import time
 import traceback
 from base64 import b64encode
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -17,14 +16,14 @@ from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 from idv_upstream.request.template import Request
 from idv_upstream.transport.credentials import Credential
-from idv_upstream.transport.sender import Sender
-from support.fakes.clock_and_backends import Ticker
-from support.http.scripted_server import Said, Scripted, header, http, serving
+from support.http.scripted_server import Said, header, http, serving
 from support.http.upstream_transport import (
     GET,
     POST,
+    Issued,
     ask,
     asked,
+    behind_issuer,
     failure_of,
     given_up,
     opened,
@@ -222,37 +221,19 @@ def token(text: str = "t1", **members: Any) -> bytes:
     return http(200, json.dumps(kept).encode())
 
 
-class Issued:
-    """An upstream, its token server, and a transport that uses both."""
-
-    def __init__(self, directory: Scripted, issuer: Scripted, made: Sender) -> None:
-        self.directory, self.issuer, self.made = directory, issuer, made
-
-    @property
-    def shown(self) -> list[str | None]:
-        return [header(request, "Authorization") for request in self.directory.requests]
-
-    @property
-    def forms(self) -> list[str]:
-        return [request.partition(b"\r\n\r\n")[2].decode() for request in self.issuer.requests]
+def issued(
+    *tokens: Said | bytes, answers: Sequence[Said | bytes] = (GOOD,), **options: Any
+) -> AbstractAsyncContextManager[Issued]:
+    given = {"kind": "oauth2", "client_id": "us", "client_secret": "s3", **options}
+    return behind_issuer(
+        lambda issuer: credential(token_url=f"{issuer}/oauth2/token?v=2", **given),
+        *tokens,
+        answers=answers,
+    )
 
 
-@asynccontextmanager
-async def issued(
-    *tokens: Said | bytes, answers: tuple[Said | bytes, ...] = (GOOD,), **options: Any
-) -> AsyncIterator[Issued]:
-    arguments = {"timer": options.pop("timer", time.monotonic)}
-    async with serving(*answers) as directory, serving(*tokens) as issuer:
-        members = {
-            "kind": "oauth2",
-            "token_url": f"{issuer.address}/oauth2/token?v=2",
-            "client_id": "us",
-            "client_secret": "s3",
-            **options,
-        }
-        auth = credential(**members)
-        async with opened(directory.address, auth=auth, **arguments) as made:
-            yield Issued(directory, issuer, made)
+def form_of(request: bytes) -> str:
+    return request.partition(b"\r\n\r\n")[2].decode()
 
 
 async def test_token_is_fetched_once_and_reused() -> None:
@@ -260,21 +241,21 @@ async def test_token_is_fetched_once_and_reused() -> None:
     async with issued(token("abc")) as case:
         for _ in range(3):
             await ask(case.made)
-    assert case.shown == ["Bearer abc"] * 3
+    assert case.shown() == ["Bearer abc"] * 3
     (request,) = case.issuer.requests
     assert request.startswith(b"POST /oauth2/token?v=2 HTTP/1.1\r\n")
     assert header(request, "Content-Type") == "application/x-www-form-urlencoded"
     assert header(request, "Authorization") == f"Basic {b64encode(b'us:s3').decode()}"
-    assert case.forms == ["grant_type=client_credentials"]
+    assert form_of(request) == "grant_type=client_credentials"
 
 
 async def test_client_credentials_may_be_sent_in_the_form() -> None:
     """For token servers that do not support the header."""
     async with issued(token(), style="form", scope="read all", audience="https://a/") as case:
         await ask(case.made)
-    assert header(case.issuer.requests[0], "Authorization") is None
-    (form,) = case.forms
-    assert form == (
+    (request,) = case.issuer.requests
+    assert header(request, "Authorization") is None
+    assert form_of(request) == (
         "grant_type=client_credentials&scope=read+all&audience=https%3A%2F%2Fa%2F"
         "&client_id=us&client_secret=s3"
     )
@@ -303,45 +284,42 @@ async def test_token_is_cached_until_30_s_before_it_expires(
     members: dict[str, Any], seconds: float
 ) -> None:
     """Without `expires_in` it is cached for five minutes."""
-    ticker = Ticker()
-    async with issued(token("t1", **members), token("t2"), timer=ticker) as case:
+    async with issued(token("t1", **members), token("t2")) as case:
         await ask(case.made)
-        ticker.now += seconds - 0.1
+        case.timer.now += seconds - 0.1
         await ask(case.made)
-        ticker.now += 0.1
+        case.timer.now += 0.1
         await ask(case.made)
-    assert case.shown == ["Bearer t1", "Bearer t1", "Bearer t2"]
+    assert case.shown() == ["Bearer t1", "Bearer t1", "Bearer t2"]
 
 
 async def test_short_lived_token_is_cached_for_half_of_its_lifetime() -> None:
     """One that has expired already serves the requests that wait for it."""
-    ticker = Ticker()
     tokens = token("t1", expires_in=30), token("t2", expires_in=-5), token("t3")
-    async with issued(*tokens, timer=ticker) as case:
+    async with issued(*tokens) as case:
         await asyncio.gather(*(ask(case.made) for _ in range(20)))
-        ticker.now += 14.9
+        case.timer.now += 14.9
         await ask(case.made)
-        ticker.now += 0.1
+        case.timer.now += 0.1
         await ask(case.made)
         await ask(case.made)
-    assert case.shown == ["Bearer t1"] * 21 + ["Bearer t2", "Bearer t3"]
+    assert case.shown() == ["Bearer t1"] * 21 + ["Bearer t2", "Bearer t3"]
 
 
 async def test_lifetime_of_a_token_begins_with_its_request() -> None:
     """The token server may have started to count at any time since."""
-    ticker = Ticker()
-    async with issued(token("t1", expires_in=90), token("t2"), timer=ticker) as case:
+    async with issued(token("t1", expires_in=90), token("t2")) as case:
         case.issuer.gate.clear()
         first = asyncio.ensure_future(ask(case.made))
         await case.issuer.asked()
-        ticker.now += 10
+        case.timer.now += 10
         case.issuer.gate.set()
         await first
-        ticker.now += 49.9
+        case.timer.now += 49.9
         await ask(case.made)
-        ticker.now += 0.1
+        case.timer.now += 0.1
         await ask(case.made)
-    assert case.shown == ["Bearer t1", "Bearer t1", "Bearer t2"]
+    assert case.shown() == ["Bearer t1", "Bearer t1", "Bearer t2"]
 
 
 async def test_500_concurrent_requests_fetch_one_token() -> None:
@@ -356,7 +334,7 @@ async def test_500_concurrent_requests_fetch_one_token() -> None:
         replies = await asyncio.gather(*callers, return_exceptions=True)
     assert len(case.issuer.requests) == 1
     assert sum(not isinstance(reply, BaseException) for reply in replies) == 490
-    assert case.shown == ["Bearer t1"] * 490
+    assert case.shown() == ["Bearer t1"] * 490
 
 
 @pytest.mark.parametrize("first", [token(), http(500)], ids=["issued", "failed"])
@@ -364,8 +342,7 @@ async def test_fetch_of_a_token_goes_on_though_its_request_was_cancelled(
     first: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The next request uses its result; a failure is not logged as never retrieved."""
-    ticker = Ticker()
-    async with issued(first, token(), timer=ticker) as case:
+    async with issued(first, token()) as case:
         case.issuer.gate.clear()
         caller = asyncio.ensure_future(ask(case.made))
         await case.issuer.asked()
@@ -378,7 +355,7 @@ async def test_fetch_of_a_token_goes_on_though_its_request_was_cancelled(
         await asyncio.wait([fetching], timeout=5)
         gc.collect()
         assert caplog.messages == []
-        ticker.now += 5 * (first != token())
+        case.timer.now += 5 * (first != token())
         assert (await ask(case.made)).status == 200
     assert len(case.issuer.requests) == 1 + (first != token())
 
@@ -390,7 +367,7 @@ async def test_rejected_token_is_replaced_once(status: int) -> None:
     async with issued(token("t1"), token("t2"), answers=answers) as case:
         await ask(case.made)
         assert (await ask(case.made, POST)).status == 200
-    assert case.shown == ["Bearer t1", "Bearer t1", "Bearer t2"]
+    assert case.shown() == ["Bearer t1", "Bearer t1", "Bearer t2"]
 
 
 @pytest.mark.parametrize("status", [401, 422])
@@ -398,12 +375,11 @@ async def test_upstream_that_rejects_every_token_does_not_cost_a_token_per_reque
     status: int,
 ) -> None:
     """The response is the rejection; after 5 s a new token is tried."""
-    ticker = Ticker()
-    async with issued(token("t"), answers=(http(status),), timer=ticker) as case:
+    async with issued(token("t"), answers=(http(status),)) as case:
         for _ in range(5):
             assert (await ask(case.made)).status == status
         assert (len(case.issuer.requests), len(case.directory.requests)) == (2, 6)
-        ticker.now += 5
+        case.timer.now += 5
         assert (await ask(case.made)).status == status
     assert (len(case.issuer.requests), len(case.directory.requests)) == (3, 8)
 
@@ -450,14 +426,13 @@ async def test_no_request_is_sent_without_a_token(
     answer: Said | bytes, kind: type[LookupFailed], reported: str
 ) -> None:
     """Each lookup has its own error; 5 s later the token server is tried again."""
-    ticker = Ticker()
-    async with issued(answer, timer=ticker) as case:
+    async with issued(answer) as case:
         failures = await asyncio.gather(*(failure_of(case.made) for _ in range(3)))
-        ticker.now += 4.9
+        case.timer.now += 4.9
         failures.append(await failure_of(case.made))
         assert len(case.issuer.requests) == 1
         case.issuer.say(token())
-        ticker.now += 0.1
+        case.timer.now += 0.1
         assert (await ask(case.made)).status == 200
     assert len(case.directory.requests) == 1
     assert len({id(failure) for failure in failures}) == 4
@@ -468,14 +443,13 @@ async def test_no_request_is_sent_without_a_token(
 
 @pytest.mark.parametrize(("asked", "granted"), [("30", 30), ("900", 60), ("1", 5)])
 async def test_retry_after_of_the_token_server_is_respected(asked: str, granted: float) -> None:
-    ticker = Ticker()
     refusal = http(429, b"", f"Retry-After: {asked}")
-    async with issued(refusal, token(), timer=ticker) as case:
+    async with issued(refusal, token()) as case:
         assert (await failure_of(case.made)).retry_after == granted
-        ticker.now += granted - 0.1
+        case.timer.now += granted - 0.1
         assert (await failure_of(case.made)).retry_after == 1
         assert len(case.issuer.requests) == 1
-        ticker.now += 0.1
+        case.timer.now += 0.1
         assert (await ask(case.made)).status == 200
 
 

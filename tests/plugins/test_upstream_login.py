@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from itertools import pairwise
@@ -18,8 +18,8 @@ import pytest
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.transport.credentials import Credential
 from support.fakes.clock_and_backends import Ticker
-from support.http.scripted_server import Said, Scripted, header, http, serving
-from support.http.upstream_transport import ask, failure_of, opened
+from support.http.scripted_server import Said, header, http, serving
+from support.http.upstream_transport import Issued, ask, behind_issuer, failure_of, opened
 from tornado_idv import Broken, LookupFailed, Unavailable
 from tornado_idv.files import FileSecret
 
@@ -51,25 +51,10 @@ def login(url: str = "http://127.0.0.1:1", **options: Any) -> Credential:
     return built.auth
 
 
-class Case:
-    """An upstream, its login, and a transport that uses both."""
-
-    def __init__(self, directory: Scripted, issuer: Scripted, made: Any, timer: Ticker) -> None:
-        self.directory, self.issuer, self.made, self.timer = directory, issuer, made, timer
-
-    def shown(self, name: str = "Authorization") -> list[str | None]:
-        return [header(request, name) for request in self.directory.requests]
-
-
-@asynccontextmanager
-async def behind_login(
-    *logins: Said | bytes, answers: tuple[bytes, ...] = (GOOD,), **options: Any
-) -> AsyncIterator[Case]:
-    timer = Ticker()
-    async with serving(*answers) as directory, serving(*logins) as issuer:
-        auth = login(issuer.address, **options)
-        async with opened(directory.address, auth=auth, timer=timer) as made:
-            yield Case(directory, issuer, made, timer)
+def behind_login(
+    *logins: Said | bytes, answers: Sequence[Said | bytes] = (GOOD,), **options: Any
+) -> AbstractAsyncContextManager[Issued]:
+    return behind_issuer(lambda url: login(url, **options), *logins, answers=answers)
 
 
 async def test_login_is_sent_as_it_is_configured() -> None:

@@ -187,16 +187,23 @@ WRONG = {
 }
 
 
+def loaded(folder: Path, config: str) -> UpstreamOptions:
+    """Return the options of the only backend of a configuration."""
+    path = folder / "config.yaml"
+    path.write_text(config, encoding="utf-8")
+    (built,) = load(path, installed_kinds(plugin_manager()), {}).backends
+    assert isinstance(built, UpstreamOptions)
+    return built
+
+
 @pytest.mark.parametrize(("text", "line", "reported"), WRONG.values(), ids=WRONG)
 def test_inconsistent_options_are_reported_with_their_line(
     tmp_path: Path, text: str, line: int, reported: str
 ) -> None:
     head = "profile_sites: [https://profiles.example]\ndemo: true\n\n\nbackends:\n  - name: crm\n"
-    path = tmp_path / "config.yaml"
-    body = f"kind: upstream\n{text}"
-    path.write_text(head + indent(body, "    ") + "\n", encoding="utf-8")
+    body = indent(f"kind: upstream\n{text}", "    ")
     with pytest.raises(ConfigError) as caught:
-        load(path, installed_kinds(plugin_manager()), {})
+        loaded(tmp_path, f"{head}{body}\n")
     (problem,) = caught.value.problems
     assert reported in problem.message
     assert problem.line == line, str(problem)
@@ -220,17 +227,14 @@ def test_backend_serves_the_kinds_of_query_that_have_a_request() -> None:
 
 
 def test_first_profile_site_is_a_placeholder(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(
+    given = loaded(
+        tmp_path,
         "profile_sites: [HTTPS://Profiles.example:443/, https://other.example]\n"
         "backends:\n  - name: crm\n    kind: upstream\n    base_url: http://host\n"
         '    by_nickname: {url: "/", query: {page: "{profile_url}", site: "{profile_site}"}}\n'
         f"    {RESPONSE}\n",
-        encoding="utf-8",
     )
-    settings = load(path, installed_kinds(plugin_manager()), {})
-    backend = UpstreamBackend(settings.backends[0])  # type: ignore[arg-type]
-    request = backend.templates[ByNickname].render(ByNickname("al"))
+    request = UpstreamBackend(given).templates[ByNickname].render(ByNickname("al"))
     assert URL(request.url, encoded=True).query == {
         "page": "https://profiles.example/m/al",
         "site": "https://profiles.example",
@@ -360,18 +364,14 @@ def test_folded_nicknames_are_warned_of(tmp_path: Path, kind: str) -> None:
         "by_nickname": f"{BY}, status: {{404: broken}}, {RESPONSE},",
         "by_card": f'by_card: {{url: "/{{card_number}}"}}, status: {{404: broken}}, {RESPONSE},',
     }
-    path = tmp_path / "config.yaml"
-    path.write_text(
+    given = loaded(
+        tmp_path,
         "profile_sites: [https://profiles.example]\nidentifiers: {nickname_case: fold}\n"
         f"backends: [{{name: crm, kind: upstream, {own[kind]} base_url: http://x}}]\n",
-        encoding="utf-8",
     )
-    (built,) = load(path, installed_kinds(plugin_manager()), {}).backends
-    assert isinstance(built, UpstreamOptions)
-    warnings = list(built.warnings())
-    assert [each.startswith("nicknames are requested in lower case") for each in warnings] == [
-        True
-    ] * (kind != "by_card")
+    assert [
+        each.startswith("nicknames are requested in lower case") for each in given.warnings()
+    ] == [True] * (kind != "by_card")
 
 
 def test_echo_in_pages_is_warned_of_unless_they_are_complete() -> None:

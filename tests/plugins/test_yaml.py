@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import idv_yaml
 from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
 from support.databases.sqlite_databases import levels
-from tornado_idv import ByCard, ByNickname, ConfigError, StartError, User
+from tornado_idv import ByCard, ByNickname, ConfigError, StartError, User, yaml_loader
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
 from tornado_idv.registry import open_backends
@@ -202,3 +203,22 @@ def test_the_end_of_the_loop_waits_for_no_file_that_is_read(
     assert not ended.is_set()
     goes_on.set()
     assert ended.wait(10)
+
+
+def examples() -> tuple[list[str], list[str]]:
+    """The README's entries of ``backends:``, and its fixtures."""
+    text = Path(idv_yaml.__file__).with_name("README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    entries = [block for block in blocks if block.startswith("backends:")]
+    return entries, [block for block in blocks if block not in entries]
+
+
+@pytest.mark.parametrize("entry", examples()[0], ids=["short", "long"])
+@pytest.mark.parametrize("fixture", examples()[1], ids=["counted", "plain"])
+async def test_every_example_of_the_readme_boots(tmp_path: Path, entry: str, fixture: str) -> None:
+    """Every entry with every fixture; each of them knows alice."""
+    (options,) = yaml_loader.read(entry.encode(), "README.md")["backends"]
+    assert options["kind"] == "yaml"
+    (tmp_path / options["path"]).write_text(fixture, encoding="utf-8")
+    async with open_backends([make_backend(YamlBackend, tmp_path, **options)]) as (backend,):
+        assert await backend.find(ByNickname("alice")) == ALICE

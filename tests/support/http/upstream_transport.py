@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,11 +12,11 @@ import pytest
 
 from idv_upstream.request.template import Request
 from idv_upstream.response.raw import Response
-from idv_upstream.transport.credentials import NoCredential
+from idv_upstream.transport.credentials import Credential, NoCredential
 from idv_upstream.transport.sender import Sender
 from idv_upstream.transport.tls import TlsOptions
-from support.fakes.clock_and_backends import LoopClock
-from support.http.scripted_server import Said, Scripted, serving
+from support.fakes.clock_and_backends import LoopClock, Ticker
+from support.http.scripted_server import Said, Scripted, header, serving
 from tornado_idv import LookupFailed, Unavailable
 
 GET = Request("GET", "/people/alice?plan=1", {}, None, repeatable=True)
@@ -99,3 +99,28 @@ async def given_up(
     await upstream.dripped()
     LoopClock().forward(TIMEOUT + 1)  # the library waits for the end of the second
     return await waiting
+
+
+class Issued:
+    """An upstream, its token server, and a transport that uses both."""
+
+    def __init__(self, directory: Scripted, issuer: Scripted, made: Sender, timer: Ticker) -> None:
+        self.directory, self.issuer, self.made, self.timer = directory, issuer, made, timer
+
+    def shown(self, name: str = "Authorization") -> list[str | None]:
+        """The values of a header in the requests to the upstream."""
+        return [header(request, name) for request in self.directory.requests]
+
+
+@asynccontextmanager
+async def behind_issuer(
+    auth: Callable[[str], Credential], *tokens: Said | bytes, answers: Sequence[Said | bytes]
+) -> AsyncIterator[Issued]:
+    """Serve these responses of both; ``auth`` takes the address of the token server."""
+    timer = Ticker()
+    async with (
+        serving(*answers) as directory,
+        serving(*tokens) as issuer,
+        opened(directory.address, auth=auth(issuer.address), timer=timer) as made,
+    ):
+        yield Issued(directory, issuer, made, timer)

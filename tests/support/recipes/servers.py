@@ -154,6 +154,11 @@ class _Imitation(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def asked(self) -> tuple[str, dict[str, str]]:
+        """Return the path, and the parameters of the query."""
+        path, _, query = self.path.partition("?")
+        return path, {name: value for name, (value,) in parse_qs(query).items()}
+
     def log_message(self, *_: object) -> None:
         pass
 
@@ -180,8 +185,7 @@ class _Keycloak(_Imitation):
             self._respond(401, {"error": "unauthorized_client"})
 
     def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
-        asked = {name: value for name, (value,) in parse_qs(query).items()}
+        path, asked = self.asked()
         if self.headers["Authorization"] != "Bearer t":
             self._respond(401, {"error": "HTTP 401 Unauthorized"})
         elif path != "/admin/realms/staff/users":
@@ -213,8 +217,7 @@ class _Items(_Imitation):
     server: Directus
 
     def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
-        asked = {name: value for name, (value,) in parse_qs(query).items()}
+        path, asked = self.asked()
         if self.headers["Authorization"] != f"Bearer {DIRECTUS_TOKEN}":
             self._fail(401, "Invalid user credentials.", "INVALID_CREDENTIALS")
         elif path != "/items/members":
@@ -297,8 +300,7 @@ class _Records(_Imitation):
             self._fail(400, "Failed to authenticate.")
 
     def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
-        asked = {name: value for name, (value,) in parse_qs(query).items()}
+        path, asked = self.asked()
         if path != "/api/collections/members/records":
             self._fail(404, "The requested resource wasn't found.")
             return
