@@ -229,57 +229,33 @@ async def test_a_server_that_loses_its_data_during_a_lookup_is_unavailable(
         assert (await outcome(backend)).startswith("unavailable: the key ready is missing")
 
 
-BROKEN: dict[str, tuple[list[list[str | bytes]], Query, str]] = {
-    "user of another type": (
-        [["SET", "user:carol", "x"]],
-        ByNickname("carol"),
-        "a key has an unexpected type",
-    ),
-    "card of another type": (
-        [["HSET", "card:77", "a", "b"]],
-        ByCard("77"),
-        "a key has an unexpected type",
-    ),
-    "no plan": (
-        [["HDEL", "user:alice", "plan"]],
-        ByNickname("alice"),
-        "the hash of a user has no plan",
-    ),
-    "empty plan": (
-        [["HSET", "user:alice", "plan", ""]],
-        ByNickname("alice"),
-        "the hash of a user has no plan",
-    ),
+NICKNAME, CARD = ByNickname("alice"), ByCard(ALICE.card_number)
+WRONG_TYPE = "a key has an unexpected type"
+ANOTHER_CARD = "the key of a card number names a user with another card number"
+NO_RIGHT = "the user in the url may not run a command or read a key; see ACL"
+BROKEN: dict[str, tuple[tuple[str | bytes, ...], Query, str]] = {
+    "user of another type": (("SET", "user:carol", "x"), ByNickname("carol"), WRONG_TYPE),
+    "card of another type": (("HSET", "card:77", "a", "b"), ByCard("77"), WRONG_TYPE),
+    "no plan": (("HDEL", "user:alice", "plan"), NICKNAME, "the hash of a user has no plan"),
+    "empty plan": (("HSET", "user:alice", "plan", ""), NICKNAME, "the hash of a user has no plan"),
     "no card": (
-        [["HDEL", "user:alice", "card_number"]],
-        ByNickname("alice"),
+        ("HDEL", "user:alice", "card_number"),
+        NICKNAME,
         "the hash of a user has no card_number",
     ),
     "another user": (
-        [["HSET", "user:alice", "nickname", "bob"]],
-        ByNickname("alice"),
+        ("HSET", "user:alice", "nickname", "bob"),
+        NICKNAME,
         "the nickname in the hash of a user differs from the key",
     ),
-    "card of another user": (
-        [["SET", f"card:{ALICE.card_number}", "bob"]],
-        ByCard(ALICE.card_number),
-        "the key of a card number names a user with another card number",
-    ),
-    "card of a missing user": (
-        [["SET", "card:77", "carol"]],
-        ByCard("77"),
-        "the key of a card number names a user with another card number",
-    ),
+    "card of another user": (("SET", f"card:{ALICE.card_number}", "bob"), CARD, ANOTHER_CARD),
+    "card of a missing user": (("SET", "card:77", "carol"), ByCard("77"), ANOTHER_CARD),
     "no UTF-8": (
-        [["HSET", "user:alice", "plan", b"\xff"]],
-        ByNickname("alice"),
+        ("HSET", "user:alice", "plan", b"\xff"),
+        NICKNAME,
         "a value is not valid UTF-8",
     ),
-    "no permission": (
-        [["ACL", "SETUSER", "default", "-hgetall"]],
-        ByNickname("alice"),
-        "the user in the url may not run a command or read a key; see ACL",
-    ),
+    "no permission": (("ACL", "SETUSER", "default", "-hgetall"), NICKNAME, NO_RIGHT),
 }
 
 
@@ -294,16 +270,12 @@ def test_an_error_that_passes_is_no_defect(error: Exception) -> None:
     assert isinstance(to_lookup_failed(error), Unavailable)
 
 
-@pytest.mark.parametrize(("commands", "query", "reason"), list(BROKEN.values()), ids=list(BROKEN))
+@pytest.mark.parametrize(("command", "query", "reason"), list(BROKEN.values()), ids=list(BROKEN))
 async def test_an_invalid_record_is_broken(
-    server: RedisServer,
-    commands: list[list[str | bytes]],
-    query: Query,
-    reason: str,
+    server: RedisServer, command: tuple[str | bytes, ...], query: Query, reason: str
 ) -> None:
     async with open_backends([backend_of(server)]) as (backend,):
-        for command in commands:
-            assert not server.run(*command).startswith(b"-")
+        assert not server.run(*command).startswith(b"-")
         try:
             assert await outcome(backend, query) == f"broken: {reason}"
         finally:

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 import idv_sqlite
 from idv_sqlite import table
 from idv_sqlite.backend import SqliteBackend
-from idv_sqlite.options import SqliteOptions
 from support.databases.sqlite_databases import (
     ALICE,
     BOB,
@@ -396,6 +395,35 @@ async def test_the_start_warns_of_what_is_slow_or_not_sure(
         assert any(warning in line for line in logged)
 
 
+TABLE = "CREATE TABLE users (nickname TEXT{}, card_number TEXT UNIQUE, plan TEXT);"
+
+
+@pytest.mark.parametrize(
+    ("script", "warned"),
+    [
+        (TABLE.format("") + "CREATE UNIQUE INDEX n ON users (nickname COLLATE NOCASE);", False),
+        (TABLE.format(" COLLATE NOCASE UNIQUE"), False),
+        (TABLE.format(" UNIQUE"), True),
+    ],
+    ids=["an index", "a column", "an index that tells case apart"],
+)
+async def test_a_folded_lookup_without_its_index_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, script: str, *, warned: bool
+) -> None:
+    """The statement of the warning makes it go away."""
+    path = tmp_path / "users.db"
+    run(path, script)
+    async with serving(path, "fold"):
+        assert ("a lookup by nickname reads the whole table" in caplog.text) is warned
+    if warned:
+        statement = caplog.messages[-1].partition("this one does: ")[2]
+        assert statement.endswith("COLLATE NOCASE)")
+        run(path, statement)
+    caplog.clear()
+    async with serving(path, "fold"):
+        assert levels(caplog, logging.WARNING) == []
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
@@ -480,9 +508,7 @@ async def test_a_nickname_that_is_added_with_an_at_sign_is_broken_and_not_unknow
     """Alone and in a batch. The table is checked for such nicknames only when it is opened."""
     path = tmp_path / "users.db"
     write(path, ALICE)
-    given = {"name": "users", "kind": "sqlite", "path": str(path)}
-    options = SqliteOptions.model_validate(given, context={"nickname_case": case})
-    async with open_backends([SqliteBackend(options)]) as (backend,):
+    async with serving(path, case) as backend:
         run(path, "INSERT INTO users VALUES ('@carol', '7', 'Free', NULL)")
         run(path, f"INSERT INTO users VALUES ('@{ALICE.nickname}', '8', 'Free', NULL)")
         queries = [ByNickname("carol"), ByCard("7"), ByNickname("dave"), ByNickname(ALICE.nickname)]
@@ -524,10 +550,7 @@ async def test_nicknames_that_fold_to_one_are_broken_also_in_bytes(tmp_path: Pat
         INSERT INTO users VALUES ('Alice', '1', 'Free'), ('alicE', '2', 'Free'),
             (X'{b"Carol".hex()}', '3', 'Free'), ('BOB', '4', 'Free')""",
     )
-    given = {"name": "users", "kind": "sqlite", "path": "users.db"}
-    context = {"nickname_case": "fold", "base_dir": tmp_path}
-    backend = SqliteBackend(SqliteOptions.model_validate(given, context=context))
-    async with open_backends([backend]):
+    async with serving(tmp_path / "users.db", "fold") as backend:
         for nickname, reason in (("alice", "two rows"), ("carol", "is not text")):
             with pytest.raises(Broken, match=reason):
                 await backend.find(ByNickname(nickname))

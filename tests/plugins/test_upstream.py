@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,8 +16,9 @@ from idv_upstream.backend import UpstreamBackend
 from support.databases.upstream_backends import upstream
 from support.http.live_directory import live_directory, record
 from support.http.scripted_server import OWN_ID, header, http, serving
+from support.processes.loggers import log_everything
 from support.processes.ports import free_port
-from tornado_idv import ByCard, ByNickname, Query, Unavailable, User
+from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import ALICE, BackendConformance, MakeBackend, make_backend
 from tornado_idv.registry import open_backends
@@ -148,3 +150,67 @@ async def test_response_of_a_cache_is_evidence_while_it_is_young(
             with pytest.raises(Unavailable, match="an Age above the max_age") as failed:
                 await backend.find_canary(ByNickname("alice"))
             assert not failed.value.counts_against_breaker
+
+
+MAGPIE = User("magpie-plan", "40009998887776", "magpie-nick")
+RECORD = record(MAGPIE)
+ABSENT = {"status": "error", "code": "not_found", "message": "User not found"}
+HTML = b"<!doctype html><title>magpie-nick</title>"
+
+
+def found(**members: Any) -> bytes:
+    return http(200, json.dumps(RECORD | members).encode())
+
+
+def without(member: str) -> bytes:
+    return http(200, json.dumps({k: v for k, v in RECORD.items() if k != member}).encode())
+
+
+BAD_ANSWERS = {
+    "HTML 200": (http(200, HTML, kind="text/html"), Broken, "not application/json"),
+    "HTML 404": (http(404, HTML, kind="text/html"), Broken, "not application/json"),
+    "no_such_route 404": (
+        http(404, json.dumps(ABSENT | {"code": "no_such_route"}).encode()),
+        Broken,
+        "not_known_when is false for",
+    ),
+    "found 404": (http(404, json.dumps(RECORD).encode()), Broken, "not_known_when is false for"),
+    "not_found 200": (http(200, json.dumps(ABSENT).encode()), Broken, "not a record"),
+    "not_found 500": (http(500, json.dumps(ABSENT).encode()), Unavailable, "status 500"),
+    "401": (http(401), Broken, "the credentials are refused"),
+    "101": (http(101, b"", "Upgrade: tls", "Connection: upgrade"), Broken, "status 101"),
+    "204": (b"HTTP/1.1 204 Canary\r\n\r\n", Broken, "unexpected status 204"),
+    "302": (http(302, b"", "Location: /magpie"), Broken, "status 302); redirects"),
+    "another user": (
+        found(nickname="@magpie-2", card_number="40001112223334"),
+        Broken,
+        "response is for a user other than requested",
+    ),
+    "nickname without @": (found(nickname="magpie-nick"), Broken, "wrong record: nickname"),
+    "no profile_url": (without("profile_url"), Broken, "wrong record: profile_url"),
+    "no status": (without("status"), Broken, "not a record"),
+    "status error": (found(status="error"), Broken, "not a record"),
+    "profile_url null": (found(profile_url=None), Broken, "wrong record: profile_url"),
+    "illegal cookie": (http(503, b"", "Set-Cookie: magpie,x=1"), Unavailable, "status 503"),
+}
+
+
+@pytest.mark.parametrize(("answer", "kind", "reason"), BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys())
+async def test_wrong_response_is_reported_with_its_cause_and_without_its_content(
+    answer: bytes, kind: type[LookupFailed], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """503 may be temporary, so the request is repeated once.
+
+    No log record of any library at any level has a part of the query or the response.
+    """
+    log_everything(caplog)
+    auth = {"kind": "bearer", "token": "magpie-token+/="}
+    for query in (ByNickname(MAGPIE.nickname), ByCard(MAGPIE.card_number)):
+        async with upstream(answer, auth=auth) as (server, backend):
+            with pytest.raises(kind) as caught:
+                await backend.find(query)
+        assert reason in caught.value.reason
+        reported = "".join(traceback.format_exception(caught.value)) + repr(caught.value)
+        for private in ("magpie", MAGPIE.card_number):
+            assert private not in reported + caplog.text
+        assert len(server.requests) == (2 if "status 503" in caught.value.reason else 1)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
+from idv_upstream.backend import UpstreamBackend
+from idv_upstream.options import UpstreamOptions
 from idv_upstream.response.options import Outcome, ResponseOptions
 from idv_upstream.response.raw import Response
 from idv_upstream.response.reader import ResponseReader, freshness
@@ -144,6 +146,16 @@ def test_message_of_every_response_that_is_no_user_is_read(
     unread = failure(documented, response(status, b"<html>", "text/html"))
     assert type(unread) is kind
     assert documented.read(QUERY, response(404, {"code": "no_such_person"})) is None
+
+
+def test_nickname_in_another_case_is_of_the_same_user_where_case_is_folded() -> None:
+    given = {"name": "crm", "kind": "upstream", "base_url": "http://h", "response": PLAIN}
+    given |= {"by_nickname": {"url": "/{nickname}"}}
+    options = UpstreamOptions.model_validate(given, context={"nickname_case": "fold"})
+    folding = UpstreamBackend(options).reader
+    assert folding.read(QUERY, response(body={**RECORD, "login": "Alice"})) == ALICE
+    bob = response(body={**RECORD, "login": "bob"})
+    assert failure(folding, bob).reason == "response is for a user other than requested"
 
 
 # Freshness

@@ -145,6 +145,13 @@ def test_a_duplicate_user_is_reported_with_both_lines(second: str, line: int, na
     ]
 
 
+def test_nicknames_that_fold_to_one_are_duplicates() -> None:
+    text = of_one(nickname="Alice") + "  - {nickname: alicE, card_number: '2', plan: Pro}\n"
+    (problem,) = problems(text, folds_nicknames=True)
+    assert problem.startswith("u.yaml:5:6: users[1].nickname: lines 2 and 5 hold the same nickname")
+    assert problem.endswith("same nickname (nickname_case is fold)")
+
+
 def test_all_problems_are_reported_in_the_order_of_the_file() -> None:
     text = "count: 9\nuser: 1\nusers:\n- {nickname: a b, card_number: x}\n- {plan: Free}\n"
     places = [reported.rpartition(": ")[0] for reported in problems(text)]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from idv_sqlite.backend import SqliteBackend
+from idv_sqlite.options import SqliteOptions
 from support.databases.user_lists import cells
 from tornado_idv import StartError, User
 from tornado_idv.interfaces.backend import AnyBackend
-from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
 
 ALICE = User("Free", "4000123412341234", "alice")
@@ -41,10 +41,13 @@ def write(path: Path, *users: User) -> Path:
 
 
 @asynccontextmanager
-async def serving(path: Path, **options: Any) -> AsyncIterator[SqliteBackend]:
+async def serving(
+    path: Path, case: str = "preserve", **options: Any
+) -> AsyncIterator[SqliteBackend]:
     """An open backend that checks its file only when the test calls it."""
-    backend = make_backend(SqliteBackend, path.parent, path=path.name, **options)
-    assert isinstance(backend, SqliteBackend)
+    given = {"name": "tested", "kind": "sqlite", "path": path.name, **options}
+    context = {"nickname_case": case, "base_dir": path.parent}
+    backend = SqliteBackend(SqliteOptions.model_validate(given, context=context))
     backend.check_interval = 3600
     async with open_backends([backend]):
         yield backend
