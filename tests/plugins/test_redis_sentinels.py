@@ -40,13 +40,6 @@ async def is_right(backend: RedisBackend) -> bool:
     return ended == ["found", "not found"]
 
 
-async def ends(backend: RedisBackend, text: str) -> bool:
-    """Return whether an unknown user is unavailable for this reason, and never "not found"."""
-    ended = await outcome(backend, ByNickname("carol"))
-    assert ended.startswith(("timed out", "unavailable: "))
-    return text in ended
-
-
 def change(server: RedisServer) -> None:
     server.run("DEL", "user:bob", f"card:{BOB.card_number}")
     server.add(CAROL)
@@ -87,22 +80,6 @@ async def test_of_two_primaries_the_one_that_most_sentinels_name_is_asked(
             assert b"role:master" in group.primary.run("INFO", "replication")
             assert f"the primary of members is now {group.address}" in caplog.text
             assert backend.servers == [(group.address, "primary")]
-
-
-async def test_a_primary_that_was_paused_meanwhile_is_not_asked_any_more(tmp_path: Path) -> None:
-    with watched(ALICE, BOB) as group:
-        async with opened(group, tmp_path, timeout="300ms") as backend:
-            assert await outcome(backend) == "found"
-            group.primary.pause()
-            await group.promoted()
-            # What the old primary wrote last may not have come here.
-            await until_true(lambda: ends(backend, "restart or failover"))
-            change(group.replica)
-            group.primary.resume()
-            await until_true(lambda: is_right(backend))
-            for _ in range(60):
-                assert await is_right(backend)
-                await asyncio.sleep(0.02)
 
 
 async def test_no_lookup_fails_by_a_failover_on_request_but_those_on_the_way(
