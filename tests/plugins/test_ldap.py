@@ -281,7 +281,6 @@ async def test_limit_that_keeps_a_filter_from_being_tried_opens_no_breaker(
 
 @contextmanager
 def connected(server: LdapServer) -> Iterator[Any]:
-    """Connect to the server as its administrator."""
     handle = ldap.initialize(server.uri)
     handle.simple_bind_s(ADMIN, PASSWORD)
     yield handle
@@ -473,7 +472,6 @@ async def test_response_that_arrives_in_part_is_waited_for(
 def test_refused_certificate_is_explained(
     invoke: Invoke, tmp_path: Path, name: str, not_after: dt.datetime | None, reason: str
 ) -> None:
-    """Of StartTLS, and of ldaps."""
     start_tls, dates = not_after is None, {} if not_after is None else {"not_after": not_after}
     server = LdapServer(tmp_path / "server", [])
     server.certify(name, not_before=dt.datetime(2019, 1, 1, tzinfo=dt.UTC), **dates)

@@ -189,7 +189,6 @@ class ResettingOnce(Relay):
 
 
 async def test_handshake_of_ours_that_is_reset_leaves_the_decision_to_libldap(make: START) -> None:
-    """Ours has no certificate."""
     server = make(ALICE)
     tls = {"ca_file": f"{server.folder}/ca.pem"}
     async with relaying(server.tls_port, ResettingOnce) as relay:

@@ -250,7 +250,6 @@ async def test_server_is_probed_after_a_lookup_that_is_cancelled() -> None:
 
 
 async def test_server_is_probed_once_a_second_at_most() -> None:
-    """And not again without another failure."""
     async with serving() as harness:
         harness.database.rows = TimeoutError()
         for _ in range(3):

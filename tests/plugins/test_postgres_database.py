@@ -273,7 +273,6 @@ async def test_server_that_may_hide_rows_is_broken(driver: Driver) -> None:
 async def test_opening_that_is_cancelled_leaves_no_connection(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that takes too long."""
     inspecting = asyncio.Event()
 
     async def inspect(*_: object) -> Lookups:
@@ -352,7 +351,6 @@ async def test_probe_leaves_idle_connections_while_lookups_are_answered(driver: 
 async def test_lookup_that_fails_leaves_its_connection_to_the_next(
     driver: Driver, prepared: str, error: Exception
 ) -> None:
-    """Without its transaction."""
     database = make(prepared_statements=prepared, pool={"max": "1"})
     await database.open()
     driver.error = error

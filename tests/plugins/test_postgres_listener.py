@@ -210,7 +210,6 @@ async def test_connection_is_checked_each_second_and_made_again(
 
 
 async def test_everything_is_purged_when_the_files_of_the_table_are_others() -> None:
-    """Once for each change."""
     async with listening() as harness:
         harness.take()
         for files in ([[1, 3]], [[1, 3], [4, 5]], None):

@@ -44,7 +44,6 @@ class Changes:
         self._changed.set()
 
     async def next(self) -> set[Query]:
-        """Return the queries of the next call; an empty set for everything."""
         async with asyncio.timeout(10):
             while not self.calls:
                 self._changed.clear()

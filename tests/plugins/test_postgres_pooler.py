@@ -74,7 +74,6 @@ async def leave_state(dsn: str) -> None:
 async def test_what_another_client_leaves_in_a_session_changes_no_answer(
     database: Database, pooled: str, when: str
 ) -> None:
-    """Neither a temporary table, nor a search_path."""
     database.write(ALICE, BOB)
     database.run("DROP SCHEMA IF EXISTS other CASCADE; CREATE SCHEMA other")
     database.run("CREATE TABLE other.users (LIKE users); GRANT USAGE ON SCHEMA other TO idv")

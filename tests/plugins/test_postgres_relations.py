@@ -68,7 +68,6 @@ SHADOWS = {
 async def test_table_of_the_start_is_read_when_its_name_means_another_one(
     database: Database, shadow: str
 ) -> None:
-    """Also by connections that are made later."""
     backend = backend_of(database, pool={"min": "1", "max": "4"})
     async with open_backends([backend]):
         assert await outcome(backend) == "found"
@@ -88,7 +87,6 @@ async def test_name_that_means_another_table_is_an_error_until_it_is_repaired(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without a lookup."""
     monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
     backend = backend_of(database)
     async with open_backends([backend]):
@@ -129,7 +127,6 @@ async def test_name_in_several_schemas_is_a_warning_and_an_error_if_the_first_is
 
 @pytest.mark.parametrize("shadow", list(SHADOWS.values()), ids=list(SHADOWS))
 async def test_own_queries_read_the_schemas_of_the_start(database: Database, shadow: str) -> None:
-    """Also after an outage."""
     backend = backend_of(
         database, by_nickname="SELECT * FROM users WHERE nickname = $1", pool={"min": "0"}
     )

@@ -125,7 +125,6 @@ def test_invalid_options_are_rejected_without_the_password(
 
 
 async def test_a_wrong_password_stops_the_start_and_is_not_shown(server: RedisServer) -> None:
-    """And with the right one, in a file that is changed, lookups go on."""
     server.run("CONFIG", "SET", "requirepass", "another")
     try:
         for url in (server.url, server.url.replace("//", f"//:{PASSWORD}@")):
@@ -444,7 +443,6 @@ async def test_users_that_cannot_be_seen_any_more_are_unavailable(
 
 
 async def test_an_exchanged_database_with_a_key_ready_of_its_own_cannot_be_seen() -> None:
-    """As the pages say."""
     with running_server() as server:
         server.write(ALICE)
         server.run("SWAPDB", "0", "5")

@@ -584,7 +584,6 @@ def examples() -> Iterable[Any]:
 async def test_every_example_of_the_readme_finds_its_user(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, script: str, entry: str
 ) -> None:
-    """By nickname and by card, without a warning."""
     run(tmp_path / "users.db", script)
     (options,) = yaml_loader.read(entry.encode(), "README.md")["backends"]
     async with open_backends([make_backend(SqliteBackend, tmp_path, **options)]) as (backend,):

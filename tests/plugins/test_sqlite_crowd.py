@@ -42,7 +42,6 @@ def counted() -> Iterator[list[str]]:
 
 
 async def outcomes(backend: SqliteBackend, queries: Sequence[Query]) -> list[Any]:
-    """The results of concurrent callers."""
     return await asyncio.gather(*map(backend.find, queries), return_exceptions=True)
 
 

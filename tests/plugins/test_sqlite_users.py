@@ -120,7 +120,6 @@ def test_new_file_has_constraints(table: SqliteTable, url: str) -> None:
 
 
 def test_new_table_of_folded_nicknames_has_no_two_of_them(table: SqliteTable) -> None:
-    """The file was empty."""
     table.path.write_bytes(b"")
     table.load([ALICE], fold=True)
     with pytest.raises(sqlite3.IntegrityError):

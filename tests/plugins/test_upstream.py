@@ -35,8 +35,6 @@ def upstream_at(address: str, **options: Any) -> AnyBackend:
 
 
 class TestConformance(BackendConformance):
-    """An upstream is a backend like any other."""
-
     holds_duplicates = False
     holds_at = False
     folds_stored = False

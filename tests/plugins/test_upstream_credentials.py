@@ -188,7 +188,6 @@ WRONG = [
 def test_credential_that_cannot_be_sent_is_rejected(
     members: dict[str, Any], place: str, reported: str
 ) -> None:
-    """The message says what is valid, and does not repeat the value."""
     ((where, message),) = problems(**members)
     assert ".".join(where) == place
     assert reported in message
@@ -205,7 +204,6 @@ def test_credential_that_cannot_be_sent_is_rejected(
     ],
 )
 def test_token_url_without_scheme_and_host_is_rejected(url: str) -> None:
-    """So are user info and a fragment."""
     members = {"kind": "oauth2", "client_id": "us", "client_secret": "s"}
     ((where, message),) = problems(token_url=url, **members)
     assert where == ("oauth2", "token_url")
@@ -454,7 +452,6 @@ async def test_retry_after_of_the_token_server_is_respected(asked: str, granted:
 
 
 async def test_closing_cancels_the_fetch_of_a_token() -> None:
-    """No task is left running."""
     async with issued(token()) as case:
         case.issuer.gate.clear()
         caller = asyncio.ensure_future(ask(case.made))

@@ -58,7 +58,6 @@ def behind_login(
 
 
 async def test_login_is_sent_as_it_is_configured() -> None:
-    """Once for all requests."""
     headers = {"X-App": "app", "content-type": "application/json; v=2"}
     options = {"headers": headers, "header": "X-Parse-Session-Token"}
     async with behind_login(logged_in(status=201), **options) as case:

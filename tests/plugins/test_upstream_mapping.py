@@ -141,7 +141,6 @@ def test_user_is_read(options: dict[str, Any], document: Any, user: User | str) 
     ids=str,
 )
 def test_not_found_is_read(options: dict[str, Any], document: Any) -> None:
-    """From an empty list, or by `found_when`."""
     for query in QUERIES:
         assert mapper(**options).user(query, document) is None
 
@@ -244,7 +243,6 @@ def test_wrong_record_is_broken(options: dict[str, Any], document: Any, said: st
 
 @pytest.mark.parametrize("nickname", ["", "@", "@@ a", "a b", "é", "a\n", "\x7f", "\ud800"])
 def test_impossible_nickname_is_broken(nickname: str) -> None:
-    """Also in the response to a card number."""
     assert "nickname (login)" in reason(record(login=nickname), QUERIES[1])
 
 
@@ -304,7 +302,6 @@ WRONG = {
 @pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG.keys())
 @pytest.mark.parametrize("where", ["found_when", "mapping"])
 def test_wrong_expression_is_reported_with_its_column(text: str, said: str, where: str) -> None:
-    """When the configuration is read."""
     options: dict[str, Any] = {"plan": {"path": text}} if where == "mapping" else {where: text}
     with pytest.raises(ValidationError) as caught:
         mapper(**options)
@@ -338,12 +335,10 @@ def test_wrong_call_of_a_function_is_reported_by_the_lookup(text: str) -> None:
     ],
 )
 def test_valid_expression_is_accepted(text: str) -> None:
-    """Variadic functions, references and slices among them."""
     assert Expression(text).text == text
 
 
 def test_wrong_mapping_is_reported() -> None:
-    """Each problem at its location."""
     with pytest.raises(ValidationError) as caught:
         ResponseOptions.model_validate(
             {
@@ -440,7 +435,6 @@ EXPRESSIONS = [(Expression(text), jmespath.compile(text)) for text in FORMS]
 @settings(max_examples=200, deadline=None)
 @given(document=documents)
 def test_expressions_give_what_the_library_gives(document: Any) -> None:
-    """For every document, with the same type of result."""
     options = Options(custom_functions=AllFunctions())
     for ours, theirs in EXPRESSIONS:
         try:
@@ -497,7 +491,6 @@ def test_no_document_raises_anything_but_broken(document: Any, fields: tuple[str
 
 
 def test_json_is_strict_and_128_deep() -> None:
-    """The reason does not repeat any of it."""
     assert decode_json(b"[" * 128 + b"]" * 128) == json.loads("[" * 128 + "]" * 128)
     for body in (b"", b"[" * 129 + b"]" * 129, b'{"a": 1, "a": 2}', b"NaN", b"{} {}", b"<html>"):
         with pytest.raises(Broken, match=r"^a response that is not valid JSON$"):
@@ -515,7 +508,6 @@ def test_json_is_strict_and_128_deep() -> None:
     ],
 )
 def test_status_has_an_outcome(statuses: tuple[int, ...], meant: Outcome) -> None:
-    """Any other status is broken."""
     assert {outcome(status, {}) for status in statuses} == {meant}
     assert {outcome(status, {statuses[0]: Outcome.READ}) for status in statuses} <= {
         meant,

@@ -98,14 +98,12 @@ def test_invalid_base_url_is_rejected_without_repeating_it(written: str) -> None
     ids=["empty", "unknown kind", "token without a kind", "no token", "unknown member"],
 )
 def test_invalid_credential_is_rejected(auth: dict[str, str], place: Any) -> None:
-    """The problem is reported at its location."""
     with pytest.raises(ValidationError) as caught:
         options(base_url="http://host", auth=auth)
     assert [problem["loc"] for problem in caught.value.errors()] == [place]
 
 
 def test_readme_documents_every_option() -> None:
-    """Each has a row, and no row is of another option."""
     own = UpstreamOptions.model_fields.keys() - BackendOptions.model_fields.keys()
     sections = {
         "by_nickname": [NicknameRequest],
@@ -129,7 +127,6 @@ def test_readme_documents_every_option() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
 async def test_every_example_of_the_readme_opens(example: str) -> None:
-    """With references to secrets filled in."""
     filled = re.sub(r"\$\{(?:env|file):[A-Za-z_.]+\}", "a-key", example)
     entries = yaml_loader.read(filled.encode(), "README.md")["backends"]
     built = [UpstreamBackend(UpstreamOptions.model_validate(entry)) for entry in entries]

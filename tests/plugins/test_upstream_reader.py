@@ -189,7 +189,6 @@ def test_cache_control_limits_the_time_in_the_cache(
     "lines", [["no-store"], ["max-age=60, no-store"], ["private,No-Store"], ["public", "no-store"]]
 )
 def test_no_store_is_found_in_any_line(lines: list[str]) -> None:
-    """On whichever line it stands."""
     received = Response(
         200,
         CIMultiDict([("Content-Type", "application/json"), *(("Cache-Control", x) for x in lines)]),

@@ -154,7 +154,6 @@ def test_profile_site_may_stand_in_a_header() -> None:
     ],
 )
 def test_value_does_not_end_the_quotes_around_it(text: str, value: str, sent: str) -> None:
-    """However far away they are, and however they are nested."""
     url = render(ByNickname(value), url="/p", query={"q": text}).url
     assert parse_qsl(url.partition("?")[2]) == [("q", sent)]
     if not set(sent) & set('"\\'):
@@ -206,7 +205,6 @@ def test_value_in_a_query_is_one_parameter(value: str) -> None:
 @unhurried
 @given(value=anything)
 def test_value_in_a_body_is_one_string(value: str) -> None:
-    """JSON and forms are parsed back unchanged."""
     document = {"a": "1", "login": "<{nickname}>", "z": ["{nickname}"]}
     form = {"a": "1", "login": "<{nickname}>", "z": "&"}
     try:
@@ -320,7 +318,6 @@ WRONG = {
 def test_invalid_request_is_reported_at_its_location(
     options: dict[str, Any], where: str, said: str
 ) -> None:
-    """When the configuration is read, and not with the first lookup."""
     with pytest.raises(ValidationError) as caught:
         NicknameRequest.model_validate(options)
     (problem,) = caught.value.errors()
@@ -329,7 +326,6 @@ def test_invalid_request_is_reported_at_its_location(
 
 
 def test_every_wrong_value_is_reported() -> None:
-    """Not only the first of them."""
     with pytest.raises(ValidationError) as caught:
         CardRequest.model_validate(
             {

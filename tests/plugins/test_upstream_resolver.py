@@ -28,8 +28,6 @@ GOOD = http(200, b"{}")
 async def test_unknown_host_name_is_unavailable(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Only the resolver of the system is faked."""
-
     def getaddrinfo(*_args: Any, **_named: Any) -> Any:
         raise error
 
@@ -72,7 +70,6 @@ def late_answer(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 async def test_address_that_is_resolved_too_late_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The loop logs no error."""
     released = late_answer(monkeypatch)
     complaints: list[Any] = []
     loop = asyncio.get_running_loop()

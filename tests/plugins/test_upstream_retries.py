@@ -48,14 +48,12 @@ async def test_repeatable_request_is_repeated_after_a_pause(first: Said | bytes)
     ids=["not repeatable", "500", "429", "408", "404"],
 )
 async def test_any_other_response_is_not_repeated(first: bytes, sent: Request) -> None:
-    """It is returned."""
     async with asked(first, GOOD) as (upstream, made):
         assert (await ask(made, sent)).status != 200
     assert len(upstream.requests) == 1
 
 
 async def test_second_attempt_is_the_last() -> None:
-    """Its result is returned."""
     async with asked(http(502), http(503), GOOD) as (upstream, made):
         assert (await ask(made)).status == 503
         upstream.say(http(503), RESET, GOOD)
@@ -116,7 +114,6 @@ async def test_retry_after_is_respected(status: int) -> None:
 
 
 async def test_retry_after_of_an_absolute_url_affects_its_host_alone() -> None:
-    """Another host and that of `base_url` are used meanwhile."""
     async with serving(http(429, b"", "Retry-After: 9")) as busy, serving(GOOD) as other:
         requests = [
             Request("GET", f"{upstream.address}/x", {}, None, repeatable=True)

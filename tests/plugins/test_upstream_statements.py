@@ -272,7 +272,6 @@ def explained(tried: ResponseMapper, document: Any, query: Query = QUERIES[0]) -
 def test_every_expression_up_to_the_one_that_decides_is_explained(
     document: Any, names: list[str]
 ) -> None:
-    """With its result, or why it has none."""
     tried = mapper(found_when="total", select="items", profile_url="lower(no)")
     steps = explained(tried, document)
     assert [step.name for step in steps] == names

@@ -184,7 +184,6 @@ def test_json_output_is_one_record(try_: Try) -> None:
 
 
 def test_not_known_when_is_shown(try_: Try) -> None:
-    """Whether it is true or false."""
     reported = "    response:\n      not_known_when: \"error == 'no_user'\"\n"
     try_.change("    response:\n", reported)
     try_.respond(b'{"error": "no_user"}', 404)
@@ -224,7 +223,6 @@ SECRETS = {
 
 @pytest.mark.parametrize(("by_card", "rest"), SECRETS.values(), ids=SECRETS)
 def test_value_named_like_a_secret_is_masked(try_: Try, by_card: str, rest: str) -> None:
-    """And nothing else of the request."""
     try_.change("    response:\n", f"    {by_card}\n    response:\n")
     record = try_.record("0012")
     assert record["status"] == "ok"
@@ -282,7 +280,6 @@ def hides_all_parts(text: str) -> bool:
 
 @pytest.mark.parametrize("by_card", REFERENCES.values(), ids=REFERENCES)
 def test_value_of_a_reference_is_masked(references: Try, by_card: str) -> None:
-    """Whatever its name, and wherever it is in a request."""
     references.change("    response:\n", f"    {by_card}\n    response:\n")
     for arguments in (("0012",), ("0012", "--json")):
         result = references(*arguments)

@@ -153,8 +153,6 @@ async def test_without_verification_any_certificate_is_accepted_with_a_warning(
 
 
 async def test_plain_http_behind_an_https_url_is_unavailable() -> None:
-    """The handshake fails."""
-
     async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Canary\r\n\r\n")
         writer.close()
@@ -260,7 +258,6 @@ async def test_missing_or_wrong_client_certificate_is_broken(
 
 
 async def test_unusable_files_are_start_errors(authority: trustme.CA, folder: Folder) -> None:
-    """The error names the file."""
     ca = folder.ca(authority)
     cert, _ = folder.pair(authority.issue_cert("us.example"))
     _, other_key = folder.pair(authority.issue_cert("us.example"), "other")
@@ -283,7 +280,6 @@ async def test_unusable_files_are_start_errors(authority: trustme.CA, folder: Fo
 
 
 def test_key_without_a_certificate_is_rejected() -> None:
-    """The problem is reported at the key."""
     with pytest.raises(ValidationError, match="key_file needs cert_file") as caught:
         options(key_file="a.key")
     assert [each["loc"] for each in caught.value.errors()] == [("key_file",)]
@@ -312,7 +308,6 @@ async def test_replaced_certificate_is_used(
 async def test_unusable_replacement_leaves_the_old_files_in_use(
     authority: trustme.CA, folder: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The next check tries again."""
     ticker = Ticker()
     ca = folder.ca(authority)
     tls = Tls(options(ca_file=str(ca)), "crm", ticker)

@@ -67,7 +67,6 @@ async def test_request_may_set_what_it_accepts() -> None:
 
 
 async def test_absolute_url_needs_no_base_url() -> None:
-    """It is sent as it is, whether one is configured or not."""
     async with serving(GOOD) as upstream, opened() as bare, opened("http://127.0.0.1:1") as made:
         request = Request("GET", f"{upstream.address}?login=alice", {}, None, repeatable=True)
         await ask(bare, request)
@@ -154,7 +153,6 @@ async def test_unsolicited_response_is_not_read(stray: bytes) -> None:
 async def test_number_of_connections_is_limited(
     monkeypatch: pytest.MonkeyPatch, connections: int, most: int
 ) -> None:
-    """More requests wait for a connection."""
     monkeypatch.setattr(client, "CONNECT_TIMEOUT", 10.0)  # a hundred at once on a loaded machine
     async with asked(GOOD, connections=connections) as (upstream, made):
         upstream.gate.clear()
@@ -210,7 +208,6 @@ FORMS = {
 
 @pytest.mark.parametrize("answer", FORMS.values(), ids=FORMS.keys())
 async def test_body_is_decoded_in_any_form(answer: bytes) -> None:
-    """Compressed ones too, though the request does not accept them."""
     async with asked(answer) as (_, made):
         assert (await ask(made)).body == PLAIN
 
@@ -229,7 +226,6 @@ def packed(size: int) -> bytes:
     ids=["by length", "in chunks", "gzip"],
 )
 async def test_body_of_64_kib_is_accepted(answer: bytes) -> None:
-    """To the last byte."""
     async with asked(answer) as (_, made):
         assert len((await ask(made)).body) == MAX_BODY
 
@@ -286,7 +282,6 @@ DAMAGED = {
 async def test_body_that_cannot_be_decompressed_is_broken(
     coding: str, body: bytes, reason: str
 ) -> None:
-    """It is never taken for an answer."""
     async with asked(http(200, body, f"Content-Encoding: {coding}")) as (_, made):
         failure = await failure_of(made)
     assert isinstance(failure, Broken)
@@ -367,7 +362,6 @@ async def test_wait_for_a_pooled_connection_is_no_connection_timeout(
 
 
 async def test_refused_connection_is_unavailable() -> None:
-    """It is tried twice."""
     async with opened(f"http://127.0.0.1:{free_port()}") as made:
         failure = await failure_of(made)
     assert isinstance(failure, Unavailable)
@@ -375,7 +369,6 @@ async def test_refused_connection_is_unavailable() -> None:
 
 
 async def test_connection_timeout_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is shorter than the timeout of a response."""
     monkeypatch.setattr(client, "CONNECT_TIMEOUT", 0.05)
     with socket.socket() as deaf, socket.socket() as first, socket.socket() as second:
         deaf.bind(("127.0.0.1", 0))

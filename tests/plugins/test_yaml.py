@@ -102,7 +102,6 @@ async def test_a_bad_fixture_stops_the_start_with_every_problem(path: Path) -> N
 
 
 async def test_a_reload_answers_from_the_new_users(path: Path) -> None:
-    """The same content is no change."""
     async with unwatched(path) as (backend, changes):
         write(path, fixture(ALICE))
         await backend.reload()

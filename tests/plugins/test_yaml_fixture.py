@@ -124,7 +124,6 @@ def test_a_card_number_may_be_as_long_as_can_be_configured() -> None:
     ],
 )
 def test_a_bad_fixture_is_refused(text: str | bytes, place: str, message: str) -> None:
-    """With the place of what is wrong."""
     reported = problems(text)
     assert reported[0].startswith(f"u.yaml:{place}: ")
     assert message in reported[0]

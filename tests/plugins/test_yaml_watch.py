@@ -29,7 +29,6 @@ def write(path: Path, nickname: str) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A fixture file in a folder of its own."""
     path = tmp_path / "users" / "users.yaml"
     path.parent.mkdir()
     write(path, "alice")
@@ -53,7 +52,6 @@ async def watched(path: Path) -> AsyncIterator[tuple[AnyBackend, AwaitUser]]:
 
 
 def logged(text: str) -> Awaitable[None]:
-    """Done when the backend logs the text."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     class Waiter(logging.Handler):
@@ -104,7 +102,6 @@ EDITS = [write, keep_times, rename_over, swap_link, swap_folder]
 
 @pytest.mark.parametrize("edit", EDITS)
 async def test_each_edit_is_seen(path: Path, edit: Callable[[Path, str], None]) -> None:
-    """And one of the file that it made."""
     async with watched(path) as (_, next_user):
         edit(path, "bob")
         await next_user("bob")
