@@ -8,7 +8,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from support.databases.active_directory import (
 from support.fakes.clock_and_backends import LoopClock
 from support.fakes.outcomes import outcome
 from support.processes.ports import free_port
-from support.processes.process import Invoke, ServiceProcess, eventually, running
+from support.processes.process import Invoke, eventually, running
 from support.processes.service import CONFIG, Client
 from tornado_idv import ByCard, ByNickname, User, yaml_loader
 from tornado_idv.kit.testing import make_backend
@@ -163,13 +162,6 @@ def options(directory: ActiveDirectory, password: str, **changed: Any) -> dict[s
     }
 
 
-def serving(
-    folder: Path, server: str = "{port: 0}", **options: Any
-) -> AbstractContextManager[ServiceProcess]:
-    """Run a process, or more, with the directory as the only backend."""
-    return running(config_file(folder, server, **options))
-
-
 def config_file(folder: Path, server: str = "{port: 0}", **options: Any) -> Path:
     text = re.sub("server: .*", f"server: {server}\ncache: {{failure_memo: 0s}}", CONFIG)
     path = folder / "config.yaml"
@@ -187,7 +179,7 @@ def test_refused_password_is_tried_once_by_all_processes_and_servers(
     file.write_text("wrong password")
     uris = [NO_PLACE, f"{directory.uri}:3269", directory.uri]
     given = options(directory, f"${{file:{file}}}", uris=uris)
-    with serving(tmp_path, "{port: 0, workers: 4}", **given) as service:
+    with running(config_file(tmp_path, "{port: 0, workers: 4}", **given)) as service:
         client = Client(service.port)
         until = time.monotonic() + 2.2  # some attempts, if there were one each second
         while time.monotonic() < until:
@@ -204,13 +196,14 @@ def test_refused_password_is_tried_once_by_all_processes_and_servers(
 def test_reload_with_a_refused_password_keeps_the_old_one(
     directory: ActiveDirectory, tmp_path: Path
 ) -> None:
+    section = "{port: 0, workers: 2, watch_config: true}"
     given = options(directory, PASSWORD)
-    with serving(tmp_path, "{port: 0, workers: 2, watch_config: true}", **given) as service:
+    with running(config_file(tmp_path, section, **given)) as service:
         client = Client(service.port)
         eventually(lambda: client.by_input("@alice").status == 200)
         directory.reset_bad_passwords()
         changed = options(directory, "wrong password of a reload")
-        config_file(tmp_path, "{port: 0, workers: 2, watch_config: true}", **changed)
+        config_file(tmp_path, section, **changed)
         eventually(lambda: "configuration not reloaded" in service.read_log())
         assert directory.bad_passwords == 1
         assert client.by_input("@alice").status == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -81,18 +82,11 @@ async def opened(
     kind: type[Backend[Any]], folder: Path, first: int, second: int, **options: Any
 ) -> AsyncIterator[Two]:
     async with relaying(first) as one, relaying(second) as other:
-        texts = {"FIRST": f"127.0.0.1:{one.port}", "SECOND": f"127.0.0.1:{other.port}"}
-        for text, address in texts.items():
-            options = {name: _replaced(value, text, address) for name, value in options.items()}
-        backend = make_backend(kind, folder, canary=CANARY, **options)
+        text = json.dumps(options).replace("FIRST", f"127.0.0.1:{one.port}")
+        text = text.replace("SECOND", f"127.0.0.1:{other.port}")
+        backend = make_backend(kind, folder, canary=CANARY, **json.loads(text))
         async with open_backends([backend]):
             yield Two(Guard(backend, lambda _: True), one, other)
-
-
-def _replaced(value: Any, text: str, by: str) -> Any:
-    if isinstance(value, list):
-        return [_replaced(each, text, by) for each in value]
-    return value.replace(text, by) if isinstance(value, str) else value
 
 
 @pytest.fixture(scope="module")

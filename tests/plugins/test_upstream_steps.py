@@ -7,9 +7,8 @@ import json
 import logging
 from base64 import b64encode
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -17,8 +16,9 @@ from click.testing import CliRunner, Result
 
 from support.databases.upstream_backends import PLAIN, upstream
 from support.fakes.clock_and_backends import LoopClock
-from support.http.scripted_server import Said
-from support.http.threaded_server import serving_in_thread
+from support.http.scripted_server import Said, Scripted, header, http, serving
+from support.processes.ports import free_port
+from support.processes.threads import in_thread
 from tornado_idv import ByNickname, Step
 from tornado_idv.cli import main
 
@@ -44,45 +44,13 @@ backends:
 ALICE = {"user": {"level": 1, "card": "0012", "login": "@alice"}}
 
 
-class Reply(NamedTuple):
-    status: int
-    body: bytes
-    headers: dict[str, str]
-
-
-class Directory(ThreadingHTTPServer):
-    """Sends a given response, and records the requests."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.reply = Reply(200, json.dumps(ALICE).encode(), {})
-        self.asked: list[tuple[str, dict[str, str]]] = []
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Directory
-
-    def do_GET(self) -> None:
-        self.server.asked.append((self.path, dict(self.headers)))
-        reply = self.server.reply
-        self.send_response(reply.status)
-        fields = {"Content-Type": "application/json", "Content-Length": str(len(reply.body))}
-        for name, value in {**fields, **reply.headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(reply.body)
-
-    def log_message(self, *_: Any) -> None:
-        """Says nothing."""
-
-
 class Try:
     """Runs the command over a configuration file, with the directory as its upstream."""
 
-    def __init__(self, folder: Path, directory: Directory) -> None:
+    def __init__(self, folder: Path, directory: Scripted) -> None:
         self.folder, self.directory = folder, directory
         self.config = folder / "config.yaml"
-        text = CONFIG.format(port=directory.server_port, canary=CANARY)
+        text = CONFIG.format(port=directory.port, canary=CANARY)
         self.config.write_text(text, encoding="utf-8")
 
     def change(self, old: str, new: str) -> None:
@@ -92,8 +60,8 @@ class Try:
 
     def respond(self, body: bytes, status: int = 200, **headers: str) -> None:
         """Let the directory respond so from now on."""
-        fields = {name.replace("_", "-"): value for name, value in headers.items()}
-        self.directory.reply = Reply(status, body, fields)
+        lines = (f"{name.replace('_', '-')}: {value}" for name, value in headers.items())
+        self.directory.say(http(status, body, *lines))
 
     def __call__(self, *arguments: str, name: str = "crm") -> Result:
         every = ["lookup", *arguments, "--steps", "--backend", name, "--config", str(self.config)]
@@ -117,7 +85,7 @@ def steps_of(record: Any) -> list[Any]:
 @pytest.fixture
 def try_(tmp_path: Path) -> Iterator[Try]:
     (tmp_path / "people.yaml").write_text("users: []\n", encoding="utf-8")
-    with serving_in_thread(Directory()) as directory:
+    with in_thread(serving(http(200, json.dumps(ALICE).encode()))) as (directory, _):
         yield Try(tmp_path, directory)
 
 
@@ -131,7 +99,7 @@ def test_every_step_to_a_user_is_shown(try_: Try) -> None:
         "plan:         Pro",
         "nickname:     @alice",
         "  cached for at most 50 s",
-        f"    request           GET http://127.0.0.1:{try_.directory.server_port}/people/alice",
+        f"    request           GET http://127.0.0.1:{try_.directory.port}/people/alice",
         "                      X-Tenant: north",
         "                      X-Api-Key: ***",
         "                      Authorization: ***",
@@ -145,9 +113,8 @@ def test_every_step_to_a_user_is_shown(try_: Try) -> None:
     ):
         assert line in lines
     assert any(line.startswith("  asked crm: found (") for line in lines)
-    ((path, headers),) = try_.directory.asked
-    assert path == "/people/alice"
-    assert headers["Authorization"] == f"Bearer {CANARY}"
+    assert try_.directory.targets == ["/people/alice"]
+    assert header(try_.directory.requests[0], "Authorization") == f"Bearer {CANARY}"
 
 
 def test_credentials_of_a_response_are_masked(try_: Try) -> None:
@@ -287,7 +254,7 @@ def test_value_of_a_reference_is_masked(references: Try, by_card: str) -> None:
         assert "***" in result.output
         assert "0012" in result.output
         assert hides_all_parts(result.output)
-    assert len(references.directory.asked) == 2
+    assert len(references.directory.requests) == 2
 
 
 @pytest.mark.parametrize("body", ECHOES.values(), ids=ECHOES)
@@ -443,7 +410,7 @@ def test_message_of_an_error_is_shown_without_secrets(try_: Try) -> None:
     assert try_.record("@alice")["reason"].endswith(reason)
 
 
-ABSENT = Reply(404, b'{"error": "no user"}', {})
+ABSENT, FOUND = http(404, b'{"error": "no user"}'), http(200, json.dumps(ALICE).encode())
 
 
 @pytest.mark.parametrize(
@@ -451,23 +418,19 @@ ABSENT = Reply(404, b'{"error": "no user"}', {})
     [
         (ABSENT, "", None),
         (ABSENT, "not_known_when: \"error == 'no user'\"", None),
-        (Reply(200, b'{"user": null}', {}), 'found_when: "error || user"', None),
-        (Reply(404, b'{"path": "/"}', {}), "not_known_when: \"error == 'no user'\"", "status 404"),
-        (Reply(401, b"{}", {}), "", "the credentials are refused (status 401)"),
-        (Reply(503, b"{}", {}), "", "temporarily unavailable (status 503)"),
-        (Reply(200, json.dumps(ALICE).encode(), {}), "", "a user other than requested"),
-        (
-            Reply(200, json.dumps(ALICE).encode(), {}),
-            'check_echo: "false"',
-            "a made-up nickname is found",
-        ),
+        (http(200, b'{"user": null}'), 'found_when: "error || user"', None),
+        (http(404, b'{"path": "/"}'), "not_known_when: \"error == 'no user'\"", "status 404"),
+        (http(401, b"{}"), "", "the credentials are refused (status 401)"),
+        (http(503, b"{}"), "", "temporarily unavailable (status 503)"),
+        (FOUND, "", "a user other than requested"),
+        (FOUND, 'check_echo: "false"', "a made-up nickname is found"),
     ],
 )
 def test_check_looks_up_a_made_up_user_in_each_upstream(
-    try_: Try, reply: Reply, response: str, problem: str | None
+    try_: Try, reply: bytes, response: str, problem: str | None
 ) -> None:
     try_.change("select: user", f"select: user\n      {response}")
-    try_.directory.reply = reply
+    try_.directory.say(reply)
     result = CliRunner().invoke(main, ["check", "--online", "--config", str(try_.config)])
     assert result.exit_code == (0 if problem is None else 1)
     problems = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
@@ -476,17 +439,16 @@ def test_check_looks_up_a_made_up_user_in_each_upstream(
     else:
         assert "config.yaml:5:5: backends[1]: a made-up nickname" in problems[0]
         assert problem in problems[0]
-    ((path, _),) = try_.directory.asked[:1]
-    assert path.startswith("/people/x")
+    assert try_.directory.targets[0].startswith("/people/x")
 
 
 def test_check_sends_nothing_unless_it_is_asked_to(try_: Try) -> None:
     assert CliRunner().invoke(main, ["check", "--config", str(try_.config)]).exit_code == 0
-    assert try_.directory.asked == []
+    assert try_.directory.requests == []
 
 
 def test_check_reports_an_upstream_that_is_down_only_online(try_: Try) -> None:
-    try_.directory.server_close()
+    try_.change(f":{try_.directory.port}", f":{free_port()}")
     for option, code in (("--config-only", 0), ("--online", 1)):
         arguments = ["check", option, "--config", str(try_.config)]
         assert CliRunner().invoke(main, arguments).exit_code == code

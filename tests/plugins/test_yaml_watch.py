@@ -13,6 +13,7 @@ import pytest
 from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
 from support.databases.sqlite_databases import levels
+from support.http.http_server import until
 from tornado_idv import ByNickname, FileSignature
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import make_backend
@@ -49,20 +50,6 @@ async def watched(path: Path) -> AsyncIterator[tuple[AnyBackend, AwaitUser]]:
 
     async with open_backends([backend]):
         yield backend, next_user
-
-
-def logged(text: str) -> Awaitable[None]:
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    class Waiter(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if text in record.getMessage() and not done.done():
-                done.set_result(None)
-
-    logger, waiter = logging.getLogger("idv_yaml.backend"), Waiter()
-    logger.addHandler(waiter)
-    done.add_done_callback(lambda _: logger.removeHandler(waiter))
-    return asyncio.wait_for(done, timeout=10)
 
 
 def keep_times(path: Path, nickname: str) -> None:
@@ -115,12 +102,11 @@ async def test_users_are_kept_until_a_file_comes_back(
 ) -> None:
     """They are found all the while, and there is one warning, without a traceback."""
     async with watched(path) as (backend, next_user):
-        reported = logged("keeping the old users")
         moved = path.parent if gone == "folder" else path
         moved.rename(moved.with_name("old"))
         if gone == "symlink loop":
             path.symlink_to(path.name)
-        await reported
+        await until(lambda: "keeping the old users" in caplog.text)
         assert await backend.find(ByNickname("alice")) is not None
         path.parent.mkdir(exist_ok=True)
         rename_over(path, "bob")

@@ -21,7 +21,6 @@ from pathlib import Path
 import pytest
 
 from support.databases.kept_files import make_or_copy
-from support.databases.psql import Psql
 from support.databases.user_lists import cells, insert_statement
 from support.processes.ports import free_port
 from support.processes.process import children
@@ -53,6 +52,7 @@ CREATE SCHEMA extensions;
 GRANT USAGE ON SCHEMA extensions TO public;
 CREATE EXTENSION citext SCHEMA extensions;
 """
+_END_OF_SCRIPT = "-- end of the script --"
 # Roles for tests of the service have a password; the tests themselves need none.
 _HBA = """
 local all all trust
@@ -111,6 +111,44 @@ def verifier(password: str) -> str:
     parts = (b"salt", hashlib.sha256(client).digest(), server)
     salt, stored, server_key = (base64.b64encode(each).decode() for each in parts)
     return f"SCRAM-SHA-256$1:{salt}${stored}:{server_key}"
+
+
+class Psql:
+    """A session of psql, which is opened when it is needed, and again after an error.
+
+    A new process for each script takes longer than the script.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = [*command, "-qAtX", "-v", "ON_ERROR_STOP=1", "-f", "-"]
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, script: str) -> str:
+        """Run SQL and return its rows, fields separated by |; an error ends the session."""
+        if self._process is None:
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(
+                self._command, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+            )
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{script}\n;\n\\echo {_END_OF_SCRIPT}\n")
+        process.stdin.flush()
+        rows: list[str] = []
+        for line in process.stdout:
+            if line.rstrip() == _END_OF_SCRIPT:
+                return "".join(rows).strip()
+            rows.append(line)
+        raise AssertionError(self.close())
+
+    def close(self) -> str:
+        """End the session, and return its errors."""
+        if self._process is None:
+            return ""
+        _, errors = self._process.communicate(timeout=30)
+        self._process = None
+        return errors
 
 
 @dataclass
