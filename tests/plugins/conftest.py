@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.databases.redis_replicas import prepare
+from idv_redis.shared_cache import RedisSharedCache
 from support.databases.redis_server import RedisServer, running_server
 
 
@@ -19,5 +19,8 @@ def _running_redis() -> Iterator[RedisServer]:
 @pytest.fixture
 def server(_running_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> RedisServer:
     """An empty server, which replicas check often."""
-    prepare(_running_redis, monkeypatch)
+    monkeypatch.setattr(RedisSharedCache, "interval", 0.1)
+    if _running_redis.process is None:
+        _running_redis.start()
+    _running_redis.run("FLUSHALL")
     return _running_redis

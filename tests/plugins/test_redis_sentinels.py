@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
@@ -46,24 +47,14 @@ def change(server: RedisServer) -> None:
     server.run("SET", "ready", server.run_id)
 
 
-@asynccontextmanager
-async def hanging_server() -> AsyncIterator[str]:
-    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while await reader.read(1024):
-            pass
-        writer.close()
-
-    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
-        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-
 async def test_of_two_primaries_the_one_that_most_sentinels_name_is_asked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also by a process that connects later, and where another Sentinel hangs or was cut off."""
     caplog.set_level(logging.INFO)
     with watched(ALICE, BOB, sentinels=3) as group, ExitStack() as stack:
-        async with opened(group, tmp_path) as backend, hanging_server() as hanging:
+        hanging = stack.enter_context(socket.create_server(("127.0.0.1", 0)))  # accepts nothing
+        async with opened(group, tmp_path) as backend:
             assert await outcome(backend, ByNickname("carol")) == "not found"
             group.cut_off()
             await group.promoted()
@@ -71,7 +62,11 @@ async def test_of_two_primaries_the_one_that_most_sentinels_name_is_asked(
             await until_true(lambda: is_right(backend))
             group.primary.run("ACL", "SETUSER", "default", "-subscribe", "-publish")
             lonely = stack.enter_context(running_sentinel(group.primary, "members", quorum=9))
-            urls = [hanging, lonely.url, *group.options["sentinels"]]
+            urls = [
+                f"redis://127.0.0.1:{hanging.getsockname()[1]}",
+                lonely.url,
+                *group.options["sentinels"],
+            ]
             async with opened(group, tmp_path, sentinels=urls) as later:
                 for _ in range(60):
                     assert await is_right(later)

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from idv_sqlite.backend import SqliteBackend
-from idv_sqlite.options import SqliteOptions
+from support.databases.sqlite_databases import serving
 from tornado_idv import ByCard, ByNickname, LookupFailed, Query, StartError, User
-from tornado_idv.registry import open_backends
 
 BOTH = "(SELECT * FROM a UNION ALL SELECT * FROM b)"
 VIEWS: Mapping[str, str] = {
@@ -95,11 +94,8 @@ async def test_a_user_of_any_types_is_found_or_broken(
         ).fetchall()
         ((encoding,),) = connection.execute("PRAGMA encoding")
     case = choose.choice(["preserve", "preserve", "fold"])
-    given = {"name": "users", "kind": "sqlite", "path": str(path), "table": table}
-    context = {"nickname_case": case, "base_dir": tmp_path}
-    backend = SqliteBackend(SqliteOptions.model_validate(given, context=context))
     try:
-        async with open_backends([backend]):
+        async with serving(path, case, table=table) as backend:
             for query in QUERIES:
                 column = isinstance(query, ByCard)
                 rows = [row for row in table_rows if equals(row[column], query, encoding)]

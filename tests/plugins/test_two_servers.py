@@ -17,7 +17,6 @@ from support.databases.postgres_cluster import running_cluster
 from support.databases.postgres_server import (
     Database,
     PostgresServer,
-    binaries,
     create_database,
     running_copy,
     running_server,
@@ -132,8 +131,6 @@ PRIMARY = "&target_session_attrs=primary"
 
 @pytest.fixture(scope="module")
 def databases() -> Iterator[Databases]:
-    if binaries() is None:
-        pytest.skip("PostgreSQL is not installed; see `make test-tools`")
     with running_server() as server:
         database = create_database(server, "users")
         database.write(ALICE, BIRD, User("Free", "1", "carol"), User("Free", "2", "dave"))
@@ -222,8 +219,6 @@ async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
     tmp_path: Path, kind: type[Backend[Any]]
 ) -> None:
     """It lacks what was written since; but it is used while the new one cannot be reached."""
-    if binaries() is None:
-        pytest.skip("PostgreSQL is not installed; see `make test-tools`")
     with running_cluster() as cluster:
         old, new = cluster.servers
         database = create_database(old, "users")

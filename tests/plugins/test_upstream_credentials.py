@@ -113,24 +113,18 @@ async def test_credential_overrides_a_header_of_the_request(written: str) -> Non
     assert header(upstream.requests[0], "Authorization") == "Bearer ours"
 
 
-HOLDERS: dict[str, dict[str, Any]] = {
-    "bearer": {"kind": "bearer", "field": "token"},
-    "basic": {"kind": "basic", "field": "password", "username": "us"},
-    "api_key": {"kind": "api_key", "field": "value", "header": "X-Key"},
-    "oauth2": {
-        "kind": "oauth2",
-        "field": "client_secret",
-        "client_id": "us",
-    },
-}
+HOLDERS = ("bearer", "basic", "api_key", "oauth2", "login")
 
 
 def holder(kind: str, secret: Any, url: str = "http://127.0.0.1:1/token") -> Credential:
-    if kind == "login":
-        return credential(kind=kind, login={"url": url, "json": {"a": secret}, "token": "t"})
-    members = {**HOLDERS[kind], **({"token_url": url} if kind == "oauth2" else {})}
-    members[members.pop("field")] = secret
-    return credential(**members)
+    members: dict[str, dict[str, Any]] = {
+        "bearer": {"token": secret},
+        "basic": {"username": "us", "password": secret},
+        "api_key": {"header": "X-Key", "value": secret},
+        "oauth2": {"token_url": url, "client_id": "us", "client_secret": secret},
+        "login": {"login": {"url": url, "json": {"a": secret}, "token": "t"}},
+    }
+    return credential(kind=kind, **members[kind])
 
 
 @pytest.mark.parametrize("kind", ["bearer", "basic", "api_key"])
@@ -150,7 +144,7 @@ async def test_secret_is_read_for_each_request(kind: str) -> None:
     assert first != second
 
 
-@pytest.mark.parametrize("kind", [*HOLDERS, "login"])
+@pytest.mark.parametrize("kind", HOLDERS)
 def test_secret_is_in_no_repr(kind: str) -> None:
     """Options end up in logs and tracebacks."""
     built = holder(kind, "canary")
@@ -466,7 +460,7 @@ async def test_closing_cancels_the_fetch_of_a_token() -> None:
 # What is leaked
 
 
-@pytest.mark.parametrize("kind", [*HOLDERS, "login"])
+@pytest.mark.parametrize("kind", HOLDERS)
 @pytest.mark.parametrize(
     "answer",
     [Said(then="close"), Said(), Said(http(401, b"", "WWW-Authenticate: Bearer"))],

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from idv_upstream.options import UpstreamOptions
+from support.databases.upstream_backends import upstream
 from support.http.scripted_server import OWN_ID, header, http, serving
 from support.processes.service import CONFIG, KEY, Client, serving_here
-from tornado_idv.cli import main
+from tornado_idv import ByNickname
 from tornado_idv.trace_context import parse_trace
 
 URL = "/api/v1/identify/url"
@@ -142,14 +142,9 @@ def test_header_in_forward_and_in_a_request_is_refused() -> None:
         UpstreamOptions.model_validate({**options, "forward": ["x-request-id"]})
 
 
-async def test_command_without_a_request_forwards_nothing(tmp_path: Path) -> None:
-    async with serving(NOT_FOUND) as directory:
-        path = tmp_path / "config.yaml"
-        backend = {"name": "crm", "kind": "upstream", "base_url": directory.address}
-        backend["forward"] = ["traceparent", "x-request-id"]  # type: ignore[assignment]
-        path.write_text(f"{CONFIG}  - {json.dumps(backend)}\n", encoding="utf-8")
-        arguments = ["lookup", "@alice", "--steps", "-c", str(path)]
-        result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
-    assert result.exit_code == 1
-    (request,) = directory.requests
+async def test_lookup_without_a_request_forwards_nothing() -> None:
+    """As one by a command."""
+    async with upstream(NOT_FOUND, forward=["traceparent", "x-request-id"]) as (server, backend):
+        assert await backend.find(ByNickname("alice")) is None
+    (request,) = server.requests
     assert header(request, "traceparent") is header(request, "X-Request-ID") is None

@@ -446,13 +446,6 @@ def test_expressions_give_what_the_library_gives(document: Any) -> None:
             assert repr(ours.evaluate(document)) == wanted
 
 
-def outcome_of(tried: ResponseMapper, query: Query, document: Any) -> tuple[User | None, str]:
-    try:
-        return tried.user(query, document), ""
-    except Broken as error:
-        return None, error.reason
-
-
 LEAVE_OUT = [
     "items[].user",
     "items[*].user",
@@ -485,8 +478,11 @@ def test_no_document_raises_anything_but_broken(document: Any, fields: tuple[str
     for options in ({}, dict(zip(names, fields, strict=True)), {"plan": mapped, "select": "@"}):
         tried = mapper(**options)
         for query in QUERIES:
-            user, reported = outcome_of(tried, query, document)
-            assert not re.search("alice|0012", reported)
+            try:
+                user = tried.user(query, document)
+            except Broken as error:
+                assert not re.search("alice|0012", error.reason)  # noqa: PT017 - one of two good ends
+                continue
             assert user is None or query in (ByNickname(user.nickname), ByCard(user.card_number))
 
 

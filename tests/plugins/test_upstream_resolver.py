@@ -55,12 +55,13 @@ def resolver_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "resolver"]
 
 
-def late_answer(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """A name server that answers when the event is set."""
+def late_answer(monkeypatch: pytest.MonkeyPatch, of: str = "") -> threading.Event:
+    """A name server that answers for names with this prefix when the event is set."""
     released = threading.Event()
 
-    def getaddrinfo(*_args: Any, **_named: Any) -> Any:
-        released.wait(10)
+    def getaddrinfo(host: str, *_args: Any, **_named: Any) -> Any:
+        if host.startswith(of):
+            released.wait(10)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
@@ -132,16 +133,9 @@ async def test_hanging_name_server_does_not_delay_other_backends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However many names of one backend wait for it; and its own lookups time out."""
-    released = threading.Event()
-
-    def getaddrinfo(host: str, *_args: Any, **_named: Any) -> Any:
-        if host.startswith("hanging"):
-            released.wait(10)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
-
     monkeypatch.setattr(client, "CONNECT_TIMEOUT", 3.0)
     async with serving(GOOD) as upstream:
-        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        released = late_answer(monkeypatch, of="hanging")
         async with opened() as hanging, opened(f"http://other.invalid:{upstream.port}") as other:
             requests = [
                 Request("GET", f"http://hanging-{n}/", {}, None, repeatable=False)

@@ -110,12 +110,6 @@ def account(
     return "\n".join([*head, *lines, "", ""])
 
 
-def password_line(password: str) -> str:
-    """Return the line of LDIF with a password."""
-    quoted = f'"{password}"'.encode("utf-16-le")
-    return f"unicodePwd:: {base64.b64encode(quoted).decode()}"
-
-
 @dataclass
 class ActiveDirectory:
     """A domain controller with its own domain in a folder."""
@@ -156,10 +150,11 @@ class ActiveDirectory:
         )
         (self.folder / "run").mkdir()
         self._write_config()
+        quoted = base64.b64encode(f'"{PASSWORD}"'.encode("utf-16-le")).decode()
         service = account(
             "idv",
             f"userPrincipalName: {ACCOUNT}",
-            password_line(PASSWORD),
+            f"unicodePwd:: {quoted}",
             control=512,
             parent=f"CN=Users,{BASE}",
         )

@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any
 
-import pytest
-
 from idv_redis.options import RedisCacheOptions
 from idv_redis.shared_cache import RedisSharedCache
 from support.databases.redis_server import RedisServer
@@ -22,14 +20,6 @@ from tornado_idv.features.shared_cache.tier import SharedTier
 from tornado_idv.lookup.directory import Directory
 
 SECRET = "canary" * 8
-
-
-def prepare(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a test begin with an empty server, and short intervals."""
-    monkeypatch.setattr(RedisSharedCache, "interval", 0.1)
-    if server.process is None:
-        server.start()
-    server.run("FLUSHALL")
 
 
 class Replica:

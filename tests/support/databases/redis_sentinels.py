@@ -9,8 +9,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from redis import Redis
-
 from support.databases.redis_server import RedisServer, running_sentinel, running_server
 from tornado_idv import User
 
@@ -47,10 +45,6 @@ class Watched:
         """That of the primary after a failover."""
         return f"127.0.0.1:{self.replica.port}"
 
-    async def is_promoted(self) -> bool:
-        """Return whether all Sentinels name the replica."""
-        return all(state_of(each)["port"] == self.replica.port for each in self.sentinels)
-
     def cut_off(self) -> None:
         """Separate the primary from the Sentinels and the replica, and from nothing else."""
         self.primary.run("ACL", "SETUSER", "default", *_OF_WATCHERS)
@@ -58,19 +52,15 @@ class Watched:
         self.primary.wait_for(b"connected_slaves:0", "INFO", "replication")
 
     async def promoted(self) -> None:
-        """Wait until the replica is the primary."""
-        await until_true(self.is_promoted)
+        """Wait until all Sentinels name the replica."""
+        named = f"${len(str(self.replica.port))}\r\n{self.replica.port}\r\n".encode()
+        for each in self.sentinels:
+            ask = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "members")
+            await asyncio.to_thread(each.wait_for, named, *ask)
 
     async def fail_over(self) -> None:
-        with Redis(port=self.sentinels[0].port) as sentinel:
-            sentinel.sentinel_failover("members")
+        self.sentinels[0].run("SENTINEL", "FAILOVER", "members")
         await self.promoted()
-
-
-def state_of(sentinel: RedisServer) -> Any:
-    """Return what a Sentinel knows of the service."""
-    with Redis(port=sentinel.port) as client:
-        return client.sentinel_master("members")
 
 
 @contextmanager
@@ -101,10 +91,7 @@ def watched(*users: User, sentinels: int = 1, info_period: int = 200) -> Iterato
         )
         for sentinel in started:
             sentinel.run("SENTINEL", "DEBUG", "info-period", str(info_period), *_PERIODS)
-            deadline = time.monotonic() + 10
-            while (state := state_of(sentinel))["num-slaves"] < 1 or (
-                state["num-other-sentinels"] < sentinels - 1
-            ):
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            for name, number in {"num-slaves": 1, "num-other-sentinels": sentinels - 1}.items():
+                reply = f"{name}\r\n$1\r\n{number}\r\n".encode()
+                sentinel.wait_for(reply, "SENTINEL", "MASTER", "members")
         yield Watched(primary, replica, started)
