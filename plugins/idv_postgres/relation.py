@@ -83,7 +83,7 @@ async def resolve(
     if before is not None and before.sql != sql:
         raise Broken(
             f"{table} is {sql} now, and was {before.sql} when the service started; "
-            "write the schema into the option table, and restart the service"
+            "name the schema in the option `table`, and restart the service"
         )
     if before is not None and (before.oid, before.server) != (oid, server):
         await _require_same_users(connection, before, relation, equals)
@@ -91,7 +91,7 @@ async def resolve(
         return relation, []
     text = (
         f"{table} is {sql}, and there is another table of this name in the schema "
-        f"{', '.join(map(quoted, others))}; write the schema into the option table"
+        f"{', '.join(map(quoted, others))}; name the schema in the option `table`"
     )
     if not relation.sample:
         raise Broken(f"{text}, since {sql} is empty")

@@ -140,7 +140,7 @@ class _Checker:
         if int(written) != users:
             return f"is {int(written)}, but there are {users} users; the file may be cut; {right}"
         if not is_complete:
-            return "the file must end with a line break if it has a count; it may be cut"
+            return "a file with a count must end with a line break; this one may be truncated"
         return None
 
     def _user(self, number: int, item: Any) -> None:

@@ -103,14 +103,14 @@ async def test_name_that_means_another_table_is_an_error_until_it_is_repaired(
         assert await outcome(backend) == "found"
     errors = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
     assert len(errors) == 1
-    assert "write the schema into the option table" in errors[0]
+    assert "name the schema in the option `table`" in errors[0]
 
 
 async def test_name_in_several_schemas_is_a_warning_and_an_error_if_the_first_is_empty(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     await asyncio.to_thread(database.run, SHADOWS["a schema named like the role"])
-    advice = "write the schema into the option table"
+    advice = "name the schema in the option `table`"
     with pytest.raises(StartError, match=f'schema "public"; {advice}, since {ROLE}.users is empty'):
         await backend_of(database).open()
     async with open_backends([backend_of(database, table="public.users")]) as (backend,):
