@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urljoin
 
 import pytest
 
-from support.processes.admin import ADMIN_KEY, KEY, OPEN_TO_ALL, AdminReply, admin_port, ask_admin
-from support.processes.service import EXPIRED_KEY, FIXTURE, Client, serving
+from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, AdminReply, admin_port, ask_admin
+from support.processes.service import EXPIRED_KEY, KEY, Client, serving
 from tornado_idv.admin.handlers import ROUTES as OF_CORE
 from tornado_idv.features.status_page.handlers import FILE_ROUTES
 from tornado_idv.features.status_page.handlers import ROUTES as OF_PAGE
@@ -27,9 +26,7 @@ POSTS = [path for path, handler in ROUTES.items() if "POST" in handler.allowed]
 @pytest.fixture(scope="module")
 def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service whose admin listener is on every address."""
-    folder: Path = tmp_path_factory.mktemp("open")
-    (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    with serving(OPEN_TO_ALL, folder) as running:
+    with serving(OPEN_TO_ALL, tmp_path_factory.mktemp("open")) as running:
         yield running
 
 

@@ -38,7 +38,6 @@ def state(service: Service) -> str:
 def test_lost_canary_makes_the_service_degraded_without_traffic(tmp_path: Path) -> None:
     """It is looked up at the start, and a while after that; a reload keeps what is known."""
     assert CANARY in CONFIG
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     with serving(CONFIG, tmp_path) as service:
         eventually(lambda: state(service) == "degraded")
         (backend,) = ask_admin(service, "/status.json").json["backends"]

@@ -12,7 +12,7 @@ import pytest
 from support.databases.key_stores import make_store
 from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.process import eventually, running
-from support.processes.service import Client, serving
+from support.processes.service import Client, serving, write_config
 from tornado_idv.keys.token import issue
 from tornado_idv.log_format import format_time
 from tornado_idv.service.service import Service
@@ -183,10 +183,8 @@ def test_explain_of_anything_else_is_rejected(service: Service, record: object) 
 @pytest.mark.slow
 def test_draining_service_is_not_ready_and_still_serves(tmp_path: Path) -> None:
     """From the signal on; the admin listener responds until the end."""
-    config = tmp_path / "config.yaml"
     text = WITH_ADMIN.replace("port: 0,", "port: 0, drain: {delay: 1500ms},", 1)
-    config.write_text(f"{text}logging: {{format: json}}\n")
-    with running(config) as process:
+    with running(write_config(tmp_path, f"{text}logging: {{format: json}}\n")) as process:
         assert ask_admin(process, "/health/ready").status == 200
         process.send_signal()
         eventually(lambda: ask_admin(process, "/health/ready").status == 503)

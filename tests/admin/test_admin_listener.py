@@ -13,7 +13,7 @@ from idv_yaml.backend import YamlBackend
 from support.fakes.clock_and_backends import LoopClock
 from support.processes.admin import WITH_ADMIN, admin_port
 from support.processes.ports import free_port
-from support.processes.service import FIXTURE, serving_here
+from support.processes.service import serving_here
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.config.address import Address
 from tornado_idv.service.service import Service
@@ -40,13 +40,6 @@ async def status(port: int, host: bytes = b"localhost") -> int:
     return int(line.split()[1])
 
 
-@asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[Service]:
-    (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    async with serving_here(WITH_ADMIN, folder) as service:
-        yield service
-
-
 async def test_connection_is_not_refused_before_the_public_listener_responds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +53,6 @@ async def test_connection_is_not_refused_before_the_public_listener_responds(
 
     opened = YamlBackend.open
     monkeypatch.setattr(YamlBackend, "open", open_backend)
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     config = WITH_ADMIN.replace("admin: {port: 0}", f"admin: {{port: {port}}}")
     async with serving_here(config, tmp_path):
         ((reader, writer),) = probes
@@ -83,13 +75,16 @@ async def test_key_is_needed_unless_every_address_is_on_loopback(
     tmp_path: Path, addresses: list[str], expected: int
 ) -> None:
     """As where the name of a host has an address on loopback beside its own."""
-    async with served(tmp_path) as service, listening_on(service, addresses, "name") as ports:
+    async with (
+        serving_here(WITH_ADMIN, tmp_path) as service,
+        listening_on(service, addresses, "name") as ports,
+    ):
         assert [await status(port) for port in ports] == [expected] * len(ports)
 
 
 async def test_configured_host_is_a_name_in_any_case(tmp_path: Path) -> None:
     async with (
-        served(tmp_path) as service,
+        serving_here(WITH_ADMIN, tmp_path) as service,
         listening_on(service, ["127.0.0.1"], "Admin.Internal") as (port,),
     ):
         for host in (b"Admin.Internal", b"admin.internal", b"ADMIN.INTERNAL:8081"):
@@ -109,7 +104,7 @@ async def seconds_until_closed(reader: asyncio.StreamReader, clock: LoopClock) -
 
 async def test_connection_is_closed_without_a_first_or_a_further_request(tmp_path: Path) -> None:
     """The first has to come within seconds; scrapers may keep their connections open."""
-    async with served(tmp_path) as service:
+    async with serving_here(WITH_ADMIN, tmp_path) as service:
         clock, port = LoopClock(), admin_port(service)
         reader, silent = await asyncio.open_connection("127.0.0.1", port)
         assert 4 <= await seconds_until_closed(reader, clock) <= 8

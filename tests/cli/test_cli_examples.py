@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 import pytest
 
-from support.processes.admin import ask_admin
+from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.commands import commands
 from support.processes.process import Invoke, command, running
 from support.processes.proxies import find_tool
-from support.processes.service import CONFIG, FIXTURE, Client
+from support.processes.service import CONFIG, USERS, Client, write_config
 from tornado_idv.cli import common, main
 
 TORNADO_IDV = Path(sys.executable).with_name("tornado-idv")
@@ -79,10 +79,7 @@ def test_name_of_a_backend_is_completed(tmp_path: Path, words: str) -> None:
 
 
 def test_port_of_the_command_line_is_used_and_a_reload_does_not_complain(tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    backend = "  - {name: users, kind: yaml, path: users.yaml}\nadmin: {port: 0}\n"
-    config.write_text(CONFIG.replace("port: 0,", "port: 1,") + backend)
-    (tmp_path / "users.yaml").write_text(FIXTURE)
+    config = write_config(tmp_path, WITH_ADMIN.replace("port: 0,", "port: 1,"))
     with running(config, "--port", "0") as service:
         assert Client(service.port).by_input("@alice").status == 200
         assert ask_admin(service, "/reload", {}).json == {"status": "ok", "needs_restart": []}
@@ -97,10 +94,9 @@ def test_configuration_is_found_by_option_variable_folder_and_etc(
         return done.stdout.partition("\n")[0]
 
     (tmp_path / "here").mkdir()
-    text = CONFIG + "  - {name: users, kind: yaml, path: users.yaml}\n"
     named, variable, etc = (tmp_path / name for name in ("named.yaml", "variable.yaml", "etc.yaml"))
     for path in (named, variable, etc, tmp_path / "here" / "config.yaml"):
-        path.write_text(text, encoding="utf-8")
+        path.write_text(CONFIG + USERS, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(common, "_IN_ETC", etc)
     assert shown() == f"ok: {etc}"

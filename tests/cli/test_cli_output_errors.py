@@ -17,10 +17,17 @@ import pytest
 from support.databases import sqlite_databases
 from support.databases.key_stores import make_store, read
 from support.processes.commands import commands
-from support.processes.forked_commands import BROKEN, CLOSED, open_output
 from support.processes.forking import fork
 from support.processes.ports import free_port
-from support.processes.process import TIMEOUT, Invoke, eventually, running
+from support.processes.process import (
+    BROKEN,
+    CLOSED,
+    TIMEOUT,
+    Invoke,
+    eventually,
+    open_output,
+    running,
+)
 from support.processes.service import KEY
 from tornado_idv.cli import main
 from tornado_idv.model import User

@@ -8,12 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from support.processes.process import TIMEOUT, children, eventually
+from support.processes.process import TIMEOUT, children, eventually, write_plugin
 from support.processes.proxies import find_tool
 
 pytestmark = pytest.mark.slow
@@ -38,29 +38,34 @@ def stopped_while(
 ) -> int:
     """Return the exit code after a signal while the import of a module does not end."""
     reached = folder / "reached"
-    (folder / f"{importing}.py").write_text(HANGING.format(reached=str(reached)))
+    program = HANGING.format(reached=str(reached))
     if importing.startswith("idv_"):
-        info = folder / f"{importing}-1.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {importing}\nVersion: 1\n")
-        (info / "entry_points.txt").write_text(f"[tornado_idv]\nhanging = {importing}\n")
+        write_plugin(folder, importing.removeprefix("idv_"), program)
+    else:
+        (folder / f"{importing}.py").write_text(program)
+    return stopped_once(lambda _: reached.exists(), folder, command, number)
+
+
+def stopped_once(
+    is_reached: Callable[[int], bool], folder: Path, command: Sequence[str], number: signal.Signals
+) -> int:
+    """Serve; return the exit code after a signal that is sent once the process is so far."""
     (folder / "config.yaml").write_text(CONFIG)
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
     process = subprocess.Popen(
-        [*command, "serve"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-        stderr=subprocess.DEVNULL,
+        [*command, "serve"], cwd=folder, env=environment, stderr=subprocess.DEVNULL
     )
-    pid = process.pid
+    pids = [process.pid]
     try:
-        eventually(reached.exists)
         if command[0].endswith("unshare"):
-            (pid,) = children(pid)
-        os.kill(pid, number)
+            eventually(lambda: children(process.pid))
+            pids = children(process.pid)
+        eventually(lambda: is_reached(pids[0]))
+        os.kill(pids[0], number)
         return process.wait(TIMEOUT)
     finally:
         if process.poll() is None:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pids[0], signal.SIGKILL)
             process.wait(TIMEOUT)
 
 
@@ -87,23 +92,13 @@ def test_stop_of_the_first_process_of_a_container_is_not_lost(
 
 def test_stop_of_the_image_is_not_lost_while_python_starts(tmp_path: Path) -> None:
     """It waits until there is a handler."""
-    (tmp_path / "config.yaml").write_text(CONFIG)
     if os.geteuid() != 0:
         pytest.skip("only root can make a process the first one")
     dockerfile = (ROOT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
     entry = json.loads(dockerfile.partition("\nENTRYPOINT ")[2].partition("\n")[0])
     assert entry.pop() == "tornado-idv"
-    command = [find_tool("unshare"), *CONTAINER[1:], *entry, *COMMANDS["script"], "serve"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
-    try:
-        eventually(lambda: any(waits_for_term(each) for each in children(process.pid)))
-        (pid,) = children(process.pid)
-        os.kill(pid, signal.SIGTERM)
-        assert process.wait(TIMEOUT) == 0
-    finally:
-        if process.poll() is None:
-            os.kill(pid, signal.SIGKILL)
-            process.wait(TIMEOUT)
+    command = [find_tool("unshare"), *CONTAINER[1:], *entry, *COMMANDS["script"]]
+    assert stopped_once(waits_for_term, tmp_path, command, signal.SIGTERM) == 0
 
 
 def waits_for_term(pid: int) -> bool:

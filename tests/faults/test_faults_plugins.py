@@ -24,7 +24,7 @@ from support.faults.client import (
     assert_no_secret,
     fixture,
 )
-from support.processes.process import ServiceProcess, eventually, running
+from support.processes.process import ServiceProcess, eventually, running, write_plugin
 
 pytestmark = pytest.mark.slow
 
@@ -154,11 +154,7 @@ class Shared(NamedTuple):
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """The processes without and with stale answers."""
     folder = tmp_path_factory.mktemp("unruly")
-    info = folder / "plugins" / "idv_unruly-1.dist-info"
-    info.mkdir(parents=True)
-    (info.parent / "idv_unruly.py").write_text(PLUGIN)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: idv-unruly\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[tornado_idv]\nunruly = idv_unruly\n")
+    plugins = write_plugin(folder / "plugins", "unruly", PLUGIN)
     (folder / "others.yaml").write_text(fixture(AMY, CAROL))
     (folder / "mood").write_text("well")
     logs = "logging: {level: debug, ids: hash}"
@@ -167,7 +163,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
         for name, text in {"forgetful": FORGETFUL, "remembering": REMEMBERING}.items():
             config = folder / f"{name}.yaml"
             config.write_text(text.replace("logging: {level: warning}", logs) + BACKENDS)
-            services.append(stack.enter_context(running(config, path=info.parent)))
+            services.append(stack.enter_context(running(config, path=plugins)))
         clients = Clients(*(CheckingClient(each.port, *PEOPLE) for each in services))
         yield Shared(clients, folder / "mood", services)
 

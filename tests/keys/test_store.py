@@ -27,8 +27,9 @@ from support.databases.key_stores import (
     read,
     record,
 )
-from support.processes.forked_commands import start
+from support.processes.forking import fork
 from support.processes.permissions import public_directory, unprivileged
+from support.processes.process import TIMEOUT
 from support.processes.process_limits import descriptors
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.features.keys.editor import KeyEditor
@@ -107,14 +108,17 @@ def test_command_that_is_killed_has_made_its_whole_change_or_none(path: Path) ->
     make_store(path, "shop")
     for number in range(12):
         before = read(path)["shop"].tokens
-        command = start(path.with_name("logs"), "keys", "rotate", "shop", "--store", path)
+        output = path.with_name("output")
+        with output.open("w") as file:
+            rotate = ("keys", "rotate", "shop", "--store", str(path))
+            command = fork(*rotate, stdout=file.fileno(), stderr=2)
         time.sleep(number / 100)  # a command takes 40 ms on a quiet machine, 100 ms on a busy one
         command.kill()
-        code, added = command.wait(), set(read(path)["shop"].tokens) - set(before)
+        code, added = command.wait(TIMEOUT), set(read(path)["shop"].tokens) - set(before)
         if code == 0 or added:
             assert [each.expires for each in added if each.expires is None] == [None]
         if code == 0:
-            check_token(token := command.stdout.removesuffix("\n"))
+            check_token(token := output.read_text().removesuffix("\n"))
             assert digest(token) in {each.digest for each in added}
 
 

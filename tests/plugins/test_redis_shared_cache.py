@@ -22,9 +22,9 @@ from support.databases.redis_server import PASSWORD, RedisServer
 from support.fakes.directories import ALICE, QUERY, counts
 from support.http.http_server import until
 from support.http.metrics import scrape
-from support.processes.admin import USERS, ask_admin
+from support.processes.admin import ask_admin
 from support.processes.process import Invoke, eventually
-from support.processes.service import CONFIG, FIXTURE, Client, serving
+from support.processes.service import CONFIG, USERS, Client, serving
 from tornado_idv import (
     ByCard,
     ByNickname,
@@ -274,7 +274,6 @@ def test_a_shared_cache_that_fails_is_shown_to_the_operator(
     # No lookup is a probe, however long the test takes.
     stays_open = BreakerOptions(open_for=60.0, open_max=60.0)
     monkeypatch.setattr("tornado_idv.features.shared_cache.tier._BREAKER", stays_open)
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     text = config(server).partition("backends:")[0] + f"backends:\n{USERS}"
     with serving(text, tmp_path) as service:
         server.stop()

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.process import ServiceProcess, eventually, running
+from support.processes.ports import listens
+from support.processes.process import ServiceProcess, eventually, running, write_plugin
 from support.processes.service import CONFIG as SERVICE
-from support.processes.service import FIXTURE, KEY, Client, Reply
+from support.processes.service import KEY, USERS, Client, Reply, write_config
 
 pytestmark = pytest.mark.slow
 
@@ -75,14 +76,10 @@ def waiting_service(
     folder: Path, asked: socket.socket, drain: str = "{}"
 ) -> Iterator[ServiceProcess]:
     """Serves a backend from elsewhere, found by its entry point."""
-    info = folder / "plugins" / "idv_waiting-1.dist-info"
-    info.mkdir(parents=True)
-    (folder / "plugins" / "idv_waiting.py").write_text(PLUGIN)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: idv-waiting\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[tornado_idv]\nwaiting = idv_waiting\n")
+    plugins = write_plugin(folder / "plugins", "waiting", PLUGIN)
     config = folder / "config.yaml"
     config.write_text(CONFIG.format(drain=drain, key=KEY, port=asked.getsockname()[1]))
-    with running(config, path=folder / "plugins") as service:
+    with running(config, path=plugins) as service:
         yield service
 
 
@@ -90,17 +87,6 @@ def waiting_service(
 def caller(service: ServiceProcess) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", service.port), timeout=10) as sock:
         yield sock
-
-
-def refuses(port: int) -> bool:
-    """Return whether the port is closed."""
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=10).close()
-    except ConnectionRefusedError:
-        return True
-    except ConnectionResetError:
-        return False
-    return False
 
 
 def read_all(sock: socket.socket) -> bytes:
@@ -134,7 +120,7 @@ def test_drain_answers_a_half_closed_connection(tmp_path: Path, asked: socket.so
         sock.shutdown(socket.SHUT_WR)
         call, _ = asked.accept()
         service.send_signal()
-        eventually(lambda: refuses(service.port))
+        eventually(lambda: not listens(service.port))
         call.close()
         answer = read_all(sock)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -160,14 +146,11 @@ def test_load_balancer_learns_of_a_stop_while_the_drain_is_delayed(
     tmp_path: Path, server: str
 ) -> None:
     """The health check fails, and each response closes its connection, also for known clients."""
-    (tmp_path / "users.yaml").write_text(FIXTURE)
-    config = tmp_path / "config.yaml"
     settings = ["port: 0", "health_path: /healthz", "drain: {delay: 20s}", "idle_timeout: 20s"]
     text = SERVICE.replace("port: 0, body_timeout: 500ms, idle_timeout: 1s", ", ".join(settings))
-    users = "  - {name: users, kind: yaml, path: users.yaml}\n"
-    config.write_text(text.replace("{port", f"{{{server + ', ' if server else ''}port") + users)
+    text = text.replace("{port", f"{{{server + ', ' if server else ''}port") + USERS
     health = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    with running(config) as service, ExitStack() as opened:
+    with running(write_config(tmp_path, text)) as service, ExitStack() as opened:
         client = Client(service.port)
         kept = [opened.enter_context(client.connection()) for _ in range(4)]
         for each in kept:
@@ -230,7 +213,7 @@ def test_second_signal_ends_the_process_at_once(tmp_path: Path, asked: socket.so
         sock.sendall(REQUEST)
         call, _ = asked.accept()
         service.send_signal()
-        eventually(lambda: refuses(service.port))
+        eventually(lambda: not listens(service.port))
         service.send_signal(signal.SIGINT)
         assert service.wait() == 128 + signal.SIGINT
         with contextlib.suppress(ConnectionResetError):
@@ -250,7 +233,7 @@ def test_hangup_reloads_the_configuration(tmp_path: Path, asked: socket.socket) 
         service.send_signal(signal.SIGHUP)
         eventually(lambda: "configuration reloaded" in service.read_log())
         service.send_signal()
-        eventually(lambda: refuses(service.port))
+        eventually(lambda: not listens(service.port))
         assert service.process.poll() is None
         call.close()
         answer = read_all(sock)

@@ -12,8 +12,14 @@ import pytest
 
 from support.http.certificate import SELF_SIGNED
 from support.http.http_server import until
-from support.processes.reloads import GATED, A, B, Gated, config, post, reloadable
-from support.processes.service import KEY, Client, make_database
+from support.processes.reloads import GATED, A, B, Gated, config, reloadable
+from support.processes.service import (
+    KEY,
+    Client,
+    lookup_request,
+    make_database,
+    post_request,
+)
 from tornado_idv.admin.status import health
 from tornado_idv.keys.token import issue
 from tornado_idv.model import ByNickname
@@ -141,7 +147,7 @@ async def test_request_in_flight_completes_in_its_configuration(tmp_path: Path) 
     async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
         (old,) = Gated.made
         old.gate.clear()
-        client.writer.write(post("@alice"))
+        client.writer.write(lookup_request("@alice"))
         await old.begun.wait()
         await harness.reload(new)
         other = await harness.ask("@alice")
@@ -166,10 +172,8 @@ async def test_batch_in_flight_completes_in_its_configuration(tmp_path: Path) ->
     async with reloadable(tmp_path, config(few)) as harness, harness.connected() as client:
         (old,) = Gated.made
         old.gate.clear()
-        items = ", ".join(f'{{"input": "@{letter}"}}' for letter in "abcdefgh")
-        client.writer.write(post("").replace(b"/url", b"/batch").partition(b"Content-Length")[0])
-        body = f'{{"items": [{items}]}}'
-        client.writer.write(f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        items = [{"input": f"@{letter}"} for letter in "abcdefgh"]
+        client.writer.write(post_request("/api/v1/identify/batch", {"items": items}))
         await old.begun.wait()
         await harness.reload(config(B))
         old.gate.set()
@@ -185,7 +189,7 @@ async def test_fast_path_learns_nothing_from_a_request_before_the_reload(
     async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
         (old,) = Gated.made
         old.gate.clear()
-        client.writer.write(post("@alice"))
+        client.writer.write(lookup_request("@alice"))
         await old.begun.wait()
         await harness.reload(config(B, server="base_path: /b"))
         old.gate.set()
@@ -204,7 +208,7 @@ async def test_removed_backend_is_closed_after_the_last_lookup_of_any_earlier_co
         first, second = Gated.made
         first.gate.clear()
         async with harness.connected() as client:
-            client.writer.write(post("@firstly"))
+            client.writer.write(lookup_request("@firstly"))
             await first.begun.wait()
             await harness.reload(config(TWO[1]))
             await harness.reload(config(A))
@@ -336,7 +340,7 @@ async def test_lookup_in_flight_may_end_with_a_stale_answer(tmp_path: Path) -> N
         old.down = True
         old.gate.clear()
         old.begun.clear()
-        client.writer.write(post("@alice"))
+        client.writer.write(lookup_request("@alice"))
         await old.begun.wait()
         await harness.reload(config(A, B.replace("users", "b"), more="cache: {ttl: 0s}\n"))
         old.gate.set()
@@ -408,7 +412,7 @@ async def test_stop_during_a_reload_drains_as_always(
     async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
         (old,) = Gated.made
         old.gate.clear()
-        client.writer.write(post("@alice"))
+        client.writer.write(lookup_request("@alice"))
         await old.begun.wait()
         opening, never = asyncio.Event(), asyncio.Event()
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from support.processes.process_usage import open_descriptors
 from support.processes.reloads import KeepAlive, ReloadHarness, config, reloadable
+from support.processes.service import make_database
 from tornado_idv.reload_result import INVALID
 
 RELOADS = int(os.environ.get("RELOADS", "40"))
@@ -28,18 +28,8 @@ MAX_GROWTH = 16 * 1024 * 1024
 pytestmark = pytest.mark.slow
 
 
-def make_users(path: Path, plan: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(
-            "CREATE TABLE users (nickname TEXT PRIMARY KEY, card_number TEXT UNIQUE, plan TEXT)"
-        )
-        rows = [(f"user{i}", f"{i}", plan) for i in range(USERS)]
-        connection.executemany("INSERT INTO users VALUES (?, ?, ?)", rows)
-        connection.commit()
-
-
 def descriptors() -> int:
-    return len([*Path("/proc/self/fd").iterdir()])
+    return open_descriptors(os.getpid())
 
 
 def resident() -> int:
@@ -73,7 +63,8 @@ class Load:
 async def test_each_response_is_of_one_configuration_during_reloads(tmp_path: Path) -> None:
     texts = {}
     for plan in ("A", "B"):
-        make_users(tmp_path / f"{plan}.db", plan)
+        users = ((f"user{i}", f"{i}", plan, None) for i in range(USERS))
+        make_database(tmp_path / f"{plan}.db", *users)
         backend = f"{{name: users, kind: sqlite, path: {plan}.db, timeout: 60s}}"
         limits = f"limits: {{requests: {9 if plan == 'A' else 8}00000/second}}\n"
         site, server = f"https://{plan.lower()}.example", "request_timeout: 60s"

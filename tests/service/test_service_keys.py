@@ -16,9 +16,17 @@ import pytest
 from support.databases.key_stores import add, failing, garbage, make_store, open_store, read, record
 from support.http.http_server import until
 from support.http.repeated_requests import BODY, PATH, repeating
-from support.processes.forked_commands import start
-from support.processes.process import eventually
-from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY, Client, Reply, serving
+from support.processes.process import Invoke, eventually
+from support.processes.service import (
+    CONFIG,
+    EXPIRED_KEY,
+    KEY,
+    USERS,
+    Client,
+    Reply,
+    serving,
+    write_config,
+)
 from tornado_idv.config.checks import key_conflicts
 from tornado_idv.config.settings import AuthSettings
 from tornado_idv.features.keys.editor import KeyEditor
@@ -31,18 +39,12 @@ from tornado_idv.keys.token import digest, issue
 from tornado_idv.service import keys as service_keys
 
 STORED = CONFIG.replace("auth:\n", "auth:\n  store: keys.db\n")
-CONFIG_FILE = STORED + "  - {name: users, kind: yaml, path: users.yaml}\n"
+CONFIG_FILE = STORED + USERS
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    return tmp_path
-
-
-@pytest.fixture
-def store(folder: Path) -> Path:
-    return folder / "keys.db"
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "keys.db"
 
 
 def ask(client: Client, token: str, path: str = PATH, body: bytes = BODY) -> Reply:
@@ -55,10 +57,10 @@ def change(store: Path, make: Callable[[KeyEditor], object]) -> None:
 
 
 @pytest.mark.slow
-def test_change_of_a_key_is_effective_while_the_service_runs(folder: Path, store: Path) -> None:
+def test_change_of_a_key_is_effective_while_the_service_runs(tmp_path: Path, store: Path) -> None:
     """Each state is the same on a connection that repeats its request, by the fast path."""
     token = make_store(store, "shop")["shop"]
-    with serving(CONFIG_FILE, folder) as service, repeating(service.port, token) as load:
+    with serving(CONFIG_FILE, tmp_path) as service, repeating(service.port, token) as load:
         client = Client(service.port)
         load.wait_for(200)
         change(store, lambda opened: opened.set_disabled("shop", disabled=True))
@@ -75,11 +77,11 @@ def test_change_of_a_key_is_effective_while_the_service_runs(folder: Path, store
 
 
 @pytest.mark.slow
-def test_revoked_key_gets_no_200_after_a_second(folder: Path, store: Path) -> None:
+def test_revoked_key_gets_no_200_after_a_second(tmp_path: Path, store: Path) -> None:
     """Though the fast path responds to its requests, some 30,000 a second."""
     tokens = make_store(store, "shop", "partner")
     with (
-        serving(CONFIG_FILE, folder) as service,
+        serving(CONFIG_FILE, tmp_path) as service,
         repeating(service.port, tokens["shop"], 32, pause=0) as revoked,
         repeating(service.port, tokens["partner"]) as other,
     ):
@@ -96,7 +98,7 @@ def test_revoked_key_gets_no_200_after_a_second(folder: Path, store: Path) -> No
     assert other.statuses().keys() == {200}
 
 
-def test_every_rejected_key_gets_the_same_response(folder: Path, store: Path) -> None:
+def test_every_rejected_key_gets_the_same_response(tmp_path: Path, store: Path) -> None:
     """Absent, malformed, mistyped, unknown, expired, not valid yet, revoked and disabled."""
     make_store(store)
     now = time.time()
@@ -115,7 +117,7 @@ def test_every_rejected_key_gets_the_same_response(folder: Path, store: Path) ->
         f"Bearer {issue('x')}",
     ]
     values += [f"Bearer token-of-{name}" for name in ("old", "early", "gone", "off")]
-    with serving(CONFIG_FILE, folder) as service:
+    with serving(CONFIG_FILE, tmp_path) as service:
         client = Client(service.port)
         replies = [client.post(PATH, BODY, {"Authorization": value}) for value in values]
         replies.append(client.send("POST", PATH, {"Host": "x"}, BODY))
@@ -131,12 +133,12 @@ def test_every_rejected_key_gets_the_same_response(folder: Path, store: Path) ->
     ("scope", "allowed"), [("identify:url", [200, 403]), ("identify:card", [403, 200])]
 )
 def test_missing_scope_is_named_in_the_response(
-    folder: Path, store: Path, scope: str, allowed: list[int]
+    tmp_path: Path, store: Path, scope: str, allowed: list[int]
 ) -> None:
     """As in RFC 6750, section 3.1."""
     make_store(store)
     add(store, record("shop", "token-of-shop", scopes=(scope,)))
-    with serving(CONFIG_FILE, folder) as service:
+    with serving(CONFIG_FILE, tmp_path) as service:
         client = Client(service.port)
         card = json.dumps({"card_number": "4000123412341234"}).encode()
         replies = [
@@ -149,10 +151,10 @@ def test_missing_scope_is_named_in_the_response(
         assert reply.headers.get("www-authenticate") == (expected if reply.status == 403 else None)
 
 
-def test_last_use_is_written_when_the_service_stops(folder: Path, store: Path) -> None:
+def test_last_use_is_written_when_the_service_stops(tmp_path: Path, store: Path) -> None:
     token = make_store(store, "shop", "unused")["shop"]
     before = time.time()
-    with serving(CONFIG_FILE, folder) as service:
+    with serving(CONFIG_FILE, tmp_path) as service:
         assert ask(Client(service.port), token).status == 200
         assert read(store)["shop"].last_used is None
     shop, unused = read(store).values()
@@ -162,21 +164,21 @@ def test_last_use_is_written_when_the_service_stops(folder: Path, store: Path) -
 
 
 def test_last_use_is_written_while_the_service_runs(
-    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_keys, "_WRITE_INTERVAL", 0.0)
     token = make_store(store, "shop")["shop"]
-    with serving(CONFIG_FILE, folder) as service:
+    with serving(CONFIG_FILE, tmp_path) as service:
         assert ask(Client(service.port), token).status == 200
         eventually(lambda: read(store)["shop"].last_used is not None)
 
 
 def test_service_answers_while_the_store_fails(
-    folder: Path, store: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not with 401 where another process may have issued or renewed the key meanwhile."""
     token = make_store(store, "shop")["shop"]
-    with serving(CONFIG_FILE, folder) as service:
+    with serving(CONFIG_FILE, tmp_path) as service:
         client = Client(service.port)
         with failing(garbage, store):
             eventually(lambda: ask(client, issue("shop")).status == 503)
@@ -193,11 +195,11 @@ def test_service_answers_while_the_store_fails(
 
 
 def test_key_is_undetermined_while_the_store_hangs(
-    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token, ended = make_store(store, "shop")["shop"], Event()
     monkeypatch.setattr(service_keys, "_LATE", 0.01)
-    with serving(CONFIG_FILE, folder) as service:
+    with serving(CONFIG_FILE, tmp_path) as service:
         client = Client(service.port)
         with monkeypatch.context() as patched:
             patched.setattr(StoreFollower, "poll", lambda _: ended.wait(10))
@@ -255,10 +257,10 @@ async def test_reload_reads_many_keys_beside_the_event_loop(
 
 
 def test_unexpected_error_does_not_end_the_following(
-    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = make_store(store, "shop")["shop"]
-    with serving(CONFIG_FILE, folder) as service:
+    with serving(CONFIG_FILE, tmp_path) as service:
         with monkeypatch.context() as patched:
             patched.setattr(KeyStore, "api_keys", lambda *_: 1 / 0)
             change(store, lambda opened: opened.set_disabled("shop", disabled=True))
@@ -268,10 +270,10 @@ def test_unexpected_error_does_not_end_the_following(
 
 
 def test_configured_key_stays_in_force_beside_a_stored_one_with_its_id(
-    folder: Path, store: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_store(store)
-    with serving(CONFIG_FILE, folder) as service:
+    with serving(CONFIG_FILE, tmp_path) as service:
         client = Client(service.port)
         add(store, record("caller", "token-of-the-store"), record("other", "token-of-other"))
         eventually(lambda: ask(client, "token-of-other").status == 200)
@@ -359,64 +361,49 @@ def test_token_that_a_stored_key_has_is_found_behind_the_first_configured_key() 
     assert "the key copy in the key store keys.db has the token of second" in str(error)
 
 
-def both_tokens(store: Path) -> None:
-    make_store(store)
-    add(store, record("copy", KEY))
-
-
-def both_ids(store: Path) -> None:
-    make_store(store, "caller")
-
-
-def missing(store: Path) -> None:
-    """There is no store."""
-
-
-def no_store(store: Path) -> None:
-    store.write_text("no store")
-
-
-PROBLEMS: dict[Callable[[Path], None], tuple[int, str]] = {
-    both_ids: (1, "config.yaml:6:8: auth.keys[0].id: the key store {} has a key caller, too"),
-    both_tokens: (
+# What makes the store unusable, the exit code of serve, and the message.
+PROBLEMS: dict[str, tuple[Callable[[Path], object], int, str]] = {
+    "id": (
+        lambda store: make_store(store, "caller"),
+        1,
+        "config.yaml:6:8: auth.keys[0].id: the key store {} has a key caller, too",
+    ),
+    "token": (
+        lambda store: (make_store(store), add(store, record("copy", KEY))),
         1,
         "config.yaml:6:7: auth.keys[0]: the key copy in the key store {} has the token of caller",
     ),
-    missing: (
+    "missing": (str, 3, "{}: there is no key store; restore it, or create the first one"),
+    "no store": (
+        lambda store: store.write_text("no store"),
         3,
-        "{}: there is no key store; restore it, or create the first one",
+        "{}: the file is not a key store",
     ),
-    no_store: (3, "{}: the file is not a key store"),
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("prepare", PROBLEMS)
+@pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("name", ["serve", "check"])
 def test_problem_of_the_store_is_reported(
-    folder: Path, store: Path, prepare: Callable[[Path], None], name: str
+    invoke: Invoke, tmp_path: Path, store: Path, problem: str, name: str
 ) -> None:
-    config = folder / "config.yaml"
-    config.write_text(CONFIG_FILE)
+    config = write_config(tmp_path, CONFIG_FILE)
+    prepare, code, message = PROBLEMS[problem]
     prepare(store)
-    code, message = PROBLEMS[prepare]
-    command = start(folder / "logs", name, "--config", config)
-    assert command.wait() == (code if name == "serve" else 1)
-    assert message.format(store) in command.stderr
-    assert "Traceback" not in command.stderr
-    assert store.exists() is (prepare is not missing)
+    done = invoke(name, "--config", config)
+    assert done.exit_code == (code if name == "serve" else 1)
+    assert message.format(store) in done.stderr
+    assert "Traceback" not in done.stderr
+    assert store.exists() is (problem != "missing")
 
 
-@pytest.mark.slow
-def test_check_reports_the_store(folder: Path, store: Path) -> None:
-    config = folder / "config.yaml"
-    config.write_text(CONFIG_FILE)
+def test_check_reports_the_store(invoke: Invoke, tmp_path: Path, store: Path) -> None:
+    config = write_config(tmp_path, CONFIG_FILE)
     make_store(store, "shop")
-    good = start(folder / "logs", "check", "--config", config)
-    assert good.wait() == 0
+    good = invoke("check", "--config", config)
+    assert (good.exit_code, good.stderr) == (0, "")
     assert f"key store      {store}\n" in good.stdout
-    assert good.stderr == ""
     store.chmod(0o640)
-    open_to_others = start(folder / "logs", "check", "--config", config)
-    assert open_to_others.wait() == 0
+    open_to_others = invoke("check", "--config", config)
+    assert open_to_others.exit_code == 0
     assert "auth.store: other users have access to the key store" in open_to_others.stderr

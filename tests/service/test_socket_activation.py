@@ -16,17 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from support.http.certificate import SELF_SIGNED
+from support.http.certificate import trusting_context
 from support.processes.ports import free_port, listens
 from support.processes.process import COMMAND, TIMEOUT, children, eventually
 from support.processes.proxies import find_tool
 from support.processes.service import (
-    FIXTURE,
     KEY,
     Client,
     Connection,
     lookup_request,
     open_socket,
+    write_config,
 )
 from support.processes.socket_activation import (
     activated,
@@ -68,11 +68,8 @@ def held(tmp_path: Path) -> Iterator[Sockets]:
 
 def write(folder: Path, workers: int = 1, delay: str = "0s") -> Path:
     """Write a configuration; its own port is not used."""
-    (folder / "users.yaml").write_text(FIXTURE)
-    path = folder / "config.yaml"
     port = free_port()
-    path.write_text(CONFIG.format(port=port, workers=workers, delay=delay, key=KEY))
-    return path
+    return write_config(folder, CONFIG.format(port=port, workers=workers, delay=delay, key=KEY))
 
 
 def places(held: Sockets) -> tuple[int, Path]:
@@ -129,12 +126,9 @@ def test_file_of_a_passed_socket_outlives_each_service(
 
 def use_tls(config: Path) -> ssl.SSLContext:
     """Have the service use TLS; return the context of its clients."""
-    config.with_name("tls.pem").write_text(SELF_SIGNED)
     files = "tls: {cert_file: tls.pem, key_file: tls.pem},"
     config.write_text(config.read_text().replace("server: {", f"server: {{{files} "))
-    context = ssl.create_default_context(cadata=SELF_SIGNED)
-    context.check_hostname = False
-    return context
+    return trusting_context(config.with_name("tls.pem"))
 
 
 def test_lost_file_of_a_passed_socket_is_logged_also_by_the_next_process(

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from email.message import Message
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ from support.databases.postgres_server import (
     verifier,
 )
 from support.databases.redis_server import RedisServer, running_server
-from support.http.live_directory import record
+from support.http.live_directory import LiveDirectory
 from support.http.threaded_server import serving_in_thread
 from support.processes.admin import ask_admin
 from support.processes.process import ServiceProcess, eventually, running
@@ -48,36 +48,13 @@ class Sources:
     """A context in which no source responds."""
 
 
-class Tenants(ThreadingHTTPServer):
+class Tenants(LiveDirectory):
     """An upstream whose token selects the tenant."""
 
-    daemon_threads = True
-    users: ClassVar[dict[str, list[User]]] = {"a" * 20: [ALICE], "b" * 20: [OTHER_ALICE, BOB]}
+    tenants: ClassVar[dict[str, list[User]]] = {"a" * 20: [ALICE], "b" * 20: [OTHER_ALICE, BOB]}
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Tenant)
-        self.fails = False
-
-
-class _Tenant(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        (text,) = json.loads(self.rfile.read(int(self.headers["Content-Length"]))).values()
-        token = self.headers["Authorization"].removeprefix("Bearer ")
-        status, body = 404, {"status": "error", "code": "not_found", "message": "User not found"}
-        for user in self.server.users[token]:  # type: ignore[attr-defined] - `Tenants`
-            if text in {f"@{user.nickname}", user.card_number}:
-                status, body = 200, record(user)
-        if self.server.fails:  # type: ignore[attr-defined] - `Tenants`
-            status = 503
-        content = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def users_of(self, fields: Message) -> list[User]:
+        return self.tenants[fields["Authorization"].removeprefix("Bearer ")]
 
 
 @contextmanager
@@ -86,13 +63,12 @@ def tenants() -> Iterator[Sources]:
 
         @contextmanager
         def down() -> Iterator[None]:
-            server.fails = True
+            server.down |= {"@alice", "@bob"}
             yield
-            server.fails = False
+            server.down.clear()
 
-        url = f"http://127.0.0.1:{server.server_port}"
-        backend = f"kind: upstream, base_url: '{url}', auth: {{kind: bearer, token: SECRET}}"
-        one, two = server.users
+        backend = f"kind: upstream, base_url: '{server.url}', auth: {{kind: bearer, token: SECRET}}"
+        one, two = server.tenants
         yield Sources(backend, (one, two), down)
 
 

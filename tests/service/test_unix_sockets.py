@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import signal
 import socket
-import ssl
 import stat
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from support.http.certificate import SELF_SIGNED
+from support.http.certificate import trusting_context
 from support.processes.admin import ask_admin
 from support.processes.ports import require_ipv6
 from support.processes.process import ServiceProcess, command, eventually, running
 from support.processes.proxies import find_tool
-from support.processes.service import FIXTURE, KEY, Client, lookup_request, open_socket
+from support.processes.service import (
+    KEY,
+    Client,
+    lookup_request,
+    open_socket,
+    write_config,
+)
 from support.processes.socket_activation import drain_worker
 from tornado_idv.config.address import Address
 from tornado_idv.files import FileSignature
@@ -44,11 +46,8 @@ WORKERS = pytest.mark.parametrize("workers", [1, 2])
 
 
 def write(folder: Path, listen: str = BOTH, more: str = "", **server: object) -> Path:
-    (folder / "users.yaml").write_text(FIXTURE)
     text = ", ".join(f"{name}: {value}" for name, value in server.items())
-    path = folder / "config.yaml"
-    path.write_text(CONFIG.format(listen=listen, server=text, key=KEY, more=more))
-    return path
+    return write_config(folder, CONFIG.format(listen=listen, server=text, key=KEY, more=more))
 
 
 def clients(service: ServiceProcess) -> list[str]:
@@ -284,17 +283,6 @@ def test_file_that_may_not_be_looked_at_is_not_lost(
     assert files.report.error is not None
 
 
-@pytest.mark.parametrize("name", ["check", "serve"])
-def test_abstract_socket_is_refused(tmp_path: Path, name: str) -> None:
-    config = write(tmp_path, '"unix:@idv"')
-    result = command(name, "--config", str(config))
-    assert result.returncode == 1
-    assert (
-        f"{config}:2:19: server.listen[0]: abstract sockets are not supported; write unix: and the "
-        "path of a file" in result.stdout + result.stderr
-    )
-
-
 def test_owner_may_be_changed_while_it_serves(tmp_path: Path) -> None:
     path = tmp_path / "http.sock"
     with running(write(tmp_path)) as service:
@@ -344,10 +332,7 @@ def test_clients_without_a_trusted_proxy_share_a_limit(tmp_path: Path) -> None:
 
 @WORKERS
 def test_tls_applies_to_unix_sockets(tmp_path: Path, workers: int) -> None:
-    (tmp_path / "tls.pem").write_text(SELF_SIGNED)
-    tls = "{cert_file: tls.pem, key_file: tls.pem}"
-    context = ssl.create_default_context(cadata=SELF_SIGNED)
-    context.check_hostname = False
+    tls, context = "{cert_file: tls.pem, key_file: tls.pem}", trusting_context(tmp_path / "tls.pem")
     path = tmp_path / "http.sock"
     with running(write(tmp_path, tls=tls, workers=workers)) as service:
         for _ in range(3):
@@ -361,10 +346,10 @@ def test_command_of_a_demo_works(tmp_path: Path) -> None:
     folder.mkdir()
     config = write(folder, '"unix:http.sock"', more="demo: true", base_path="/x", docs="true")
     curl, ready = find_tool("curl"), tmp_path / "ready.json"
-    with started(config, "--ready-file", str(ready)) as lines:
-        assert lines[0] == f"Listening on unix:{folder}/http.sock"
-        assert not any(line.startswith("API documentation") for line in lines)
-        (line,) = [each for each in lines if each.startswith("  curl ")]
+    with running(config, "--ready-file", str(ready)) as service:
+        line = service.read_up_to("curl ")
+        assert service.announced[0] == f"Listening on unix:{folder}/http.sock\n"
+        assert not any(each.startswith("API documentation") for each in service.announced)
         done = subprocess.run(
             [curl, "-sS", *shlex.split(line)[1:]], capture_output=True, check=True, timeout=20
         )
@@ -372,29 +357,6 @@ def test_command_of_a_demo_works(tmp_path: Path) -> None:
         record = json.loads(ready.read_text())
     assert record["unix_socket"] == f"{folder}/http.sock"
     assert (record["url"], record["key"]) == ("http://localhost/x", KEY)
-
-
-@contextmanager
-def started(config: Path, *options: str) -> Iterator[list[str]]:
-    """Serve without a port; yield the lines that were announced."""
-    process = subprocess.Popen(
-        [os.sys.executable, "-m", "tornado_idv", "serve", "--config", str(config), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    lines: list[str] = []
-    try:
-        for line in process.stdout or ():
-            lines.append(line.rstrip("\n"))
-            if line.startswith("  curl "):
-                break
-        yield lines
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        if process.stdout:
-            process.stdout.close()
 
 
 def test_port_of_the_command_line_takes_the_place_of_a_list(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from support.processes.process import eventually, running
-from support.processes.service import FIXTURE, Client, open_socket
+from support.processes.service import Client, lookup_request, open_socket, write_config
 from tornado_idv.keys.token import issue
 
 pytestmark = pytest.mark.slow
@@ -44,14 +44,12 @@ def digest(token: str) -> str:
 
 
 def status(port: int, token: str) -> int:
-    fields = {"Authorization": f"Bearer {token}"}
-    return Client(port).post("/api/v1/identify/url", b'{"input": "@alice"}', fields).status
+    (reply,) = Client(port).raw(lookup_request("@alice", token))
+    return reply.status
 
 
 def test_rotated_secret_is_effective_without_a_restart(tmp_path: Path) -> None:
-    (tmp_path / "users.yaml").write_text(FIXTURE)
-    config = tmp_path / "config.yaml"
-    config.write_text(CONFIG.format(server="workers: 2"))
+    config = write_config(tmp_path, CONFIG.format(server="workers: 2"))
     mount(tmp_path / "secret", shop_sha256=digest(OLD))
     with running(config) as service:
         assert (status(service.port, OLD), status(service.port, NEW)) == (200, 401)
@@ -64,9 +62,7 @@ def test_rotated_secret_is_effective_without_a_restart(tmp_path: Path) -> None:
 
 
 def test_secret_that_was_missing_in_a_reload_is_read_when_it_is_there(tmp_path: Path) -> None:
-    (tmp_path / "users.yaml").write_text(FIXTURE)
-    config = tmp_path / "config.yaml"
-    config.write_text(CONFIG.format(server="").replace("secret/", ""))
+    config = write_config(tmp_path, CONFIG.format(server="").replace("secret/", ""))
     (tmp_path / "shop.sha256").write_text(digest(OLD))
     with running(config) as service:
         config.write_text(CONFIG.format(server="").replace("secret/", "new-"))
@@ -78,10 +74,8 @@ def test_secret_that_was_missing_in_a_reload_is_read_when_it_is_there(tmp_path: 
 
 def test_renewed_certificate_is_effective_without_a_restart(tmp_path: Path) -> None:
     authorities = [trustme.CA(), trustme.CA()]
-    (tmp_path / "users.yaml").write_text(FIXTURE)
-    config = tmp_path / "config.yaml"
     tls = "tls: {cert_file: tls/tls.crt, key_file: tls/tls.key}"
-    config.write_text(CONFIG.format(server=tls).replace("secret/", ""))
+    config = write_config(tmp_path, CONFIG.format(server=tls).replace("secret/", ""))
     (tmp_path / "shop.sha256").write_text(digest(OLD))
     mount(tmp_path / "tls", **issued(authorities[0]))
     with running(config) as service:

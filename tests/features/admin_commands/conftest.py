@@ -1,3 +1,3 @@
-"""A folder to use the command line in."""
+"""A service with an admin listener on loopback."""
 
-from support.fixtures.commands import config, folder, source, users  # noqa: F401
+from support.fixtures.admin import service  # noqa: F401

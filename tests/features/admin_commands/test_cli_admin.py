@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +13,7 @@ import pytest
 
 from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, WITH_ADMIN, admin_port
 from support.processes.process import Invoke, eventually
-from support.processes.service import FIXTURE, KEY, Client, serving
+from support.processes.service import KEY, Client, serving
 from tornado_idv.admin.report import PartReport
 from tornado_idv.service.service import Service
 
@@ -34,13 +33,6 @@ def with_admin_port(folder: Path, port: int, text: str = WITH_ADMIN) -> Path:
     path = folder / "used.yaml"
     path.write_text(f"{before}port: {port}{after}", encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    with serving(WITH_ADMIN, tmp_path) as running:
-        yield running
 
 
 @pytest.fixture
@@ -205,7 +197,6 @@ def test_configuration_without_a_fixed_address_is_reported(
 
 
 def test_key_is_read_from_a_file(tmp_path: Path, invoke: Invoke) -> None:
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     (tmp_path / "admin.token").write_text(f"{ADMIN_KEY}\n")
     (tmp_path / "other.token").write_text(KEY)
     (tmp_path / "bad.token").write_text("one\ntwo")

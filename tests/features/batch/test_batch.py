@@ -8,8 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,19 @@ import pytest
 from support.fakes.clock_and_backends import LoopClock
 from support.http.http_server import until
 from support.http.in_process import Harness, ask_for, harnesses, issued_keys
+from support.http.live_directory import LiveDirectory
 from support.http.threaded_server import serving_in_thread
 from support.processes.process import eventually
-from support.processes.reloads import Gated, ReloadHarness, Response, config, post, reloadable
+from support.processes.reloads import Gated, ReloadHarness, Response, config, reloadable
 from support.processes.service import (
     CARDS_ONLY_KEY,
     CONFIG,
     EXPIRED_KEY,
-    FIXTURE,
     KEY,
+    USERS,
     Client,
     Reply,
+    post_request,
     serving,
 )
 from tornado_idv.keys.api_key import ApiKey, Scope
@@ -46,23 +47,15 @@ ITEMS = [
     {"card_number": "12 34"},
     {"input": "@alice", "other": [1]},
 ]
-NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
 FORWARD = "[x-request-id, traceparent]"
 HALF = f"max_concurrent: 8, confirm_not_found: false, timeout: 20s, forward: {FORWARD}"
 DOWN = "{name: down, kind: upstream, base_url: 'http://127.0.0.1:1', breaker: {failures: 100}}"
-USERS = "{name: users, kind: yaml, path: users.yaml}"
 CANARY = "{name: users, kind: yaml, path: users.yaml, canary: {%s}}"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    return tmp_path
-
-
-@pytest.fixture
-def client(folder: Path) -> Iterator[Client]:
-    with serving(f"{CONFIG}  - {USERS}\n", folder) as service:
+def client(tmp_path: Path) -> Iterator[Client]:
+    with serving(CONFIG + USERS, tmp_path) as service:
         yield Client(service.port)
 
 
@@ -75,20 +68,6 @@ def single(client: Client, item: dict[str, Any], key: str = KEY) -> Reply:
     path = "card" if "card_number" in item else "url"
     headers = {"Authorization": f"Bearer {key}"}
     return client.post(f"/api/v1/identify/{path}", json.dumps(item).encode(), headers)
-
-
-@pytest.mark.parametrize(
-    ("items", "reason"),
-    [
-        *(([], "items_number"), ({}, "items_number"), (None, "items_number")),
-        ([{}] * 101, "items_number"),
-        *(([{}], "item_invalid"), (["@a"], "item_invalid")),
-        ([{"input": "@a", "card_number": "1"}], "item_invalid"),
-    ],
-)
-def test_reason_names_the_mistake(client: Client, items: object, reason: str) -> None:
-    reply = batch(client, items)
-    assert (reply.code, reply.headers["x-error-reason"]) == ("invalid_format", reason)
 
 
 def test_results_are_the_bytes_of_single_lookups_in_order(client: Client) -> None:
@@ -109,10 +88,10 @@ def test_results_are_the_bytes_of_single_lookups_in_order(client: Client) -> Non
     [("card", ["insufficient_scope", None]), ("url", [None, "insufficient_scope"])],
 )
 def test_items_without_the_scope_of_the_key_are_undetermined(
-    folder: Path, scope: str, codes: list[str | None]
+    tmp_path: Path, scope: str, codes: list[str | None]
 ) -> None:
     config = CONFIG.replace("identify:card", f"identify:{scope}")
-    with serving(f"{config}  - {USERS}\n", folder) as service:
+    with serving(config + USERS, tmp_path) as service:
         record = json.loads(batch(Client(service.port), ITEMS[:2], CARDS_ONLY_KEY).body)
     assert [each.get("code") for each in record["results"]] == codes
     assert record["summary"] == {"found": 1, "not_found": 0, "invalid": 0, "undetermined": 1}
@@ -127,7 +106,9 @@ def test_items_without_the_scope_of_the_key_are_undetermined(
         ("{}", "member_missing"),
         ('{"items": {}}', "items_number"),
         ('{"items": []}', "items_number"),
+        ('{"items": null}', "items_number"),
         (json.dumps({"items": [{"input": "@a"}] * 101}), "items_number"),
+        (json.dumps({"items": [{}] * 101}), "items_number"),
         ('{"items": ["@alice"]}', "item_invalid"),
         ('{"items": [{"input": "@alice"}, {}]}', "item_invalid"),
         ('{"items": [{"input": "@alice", "card_number": "1"}]}', "item_invalid"),
@@ -153,9 +134,9 @@ def test_batch_is_refused_as_a_single_lookup(
     assert client.post(BATCH, b'{"items": [{"input": "@alice"}]}', headers).status == status
 
 
-def test_only_what_is_not_known_is_undetermined(folder: Path) -> None:
+def test_only_what_is_not_known_is_undetermined(tmp_path: Path) -> None:
     """Users of the first backend are found, and for 10 minutes that another failed is reported."""
-    with serving(f"{CONFIG}  - {USERS}\n  - {DOWN}\n", folder) as service:
+    with serving(f"{CONFIG}{USERS}  - {DOWN}\n", tmp_path) as service:
         client = Client(service.port)
         before = json.loads(batch(client, [{"input": "@alice"}]).body)
         record = json.loads(batch(client, [{"input": "@alice"}, {"input": "@bob"}] * 50).body)
@@ -170,9 +151,9 @@ def test_only_what_is_not_known_is_undetermined(folder: Path) -> None:
     assert degraded == [False, True, True, True, False]
 
 
-def test_nothing_is_not_found_while_a_canary_is_missing(folder: Path) -> None:
+def test_nothing_is_not_found_while_a_canary_is_missing(tmp_path: Path) -> None:
     users = CANARY % "nickname: '@canary'"
-    with serving(f"{CONFIG}  - {users}\n", folder) as service:
+    with serving(f"{CONFIG}  - {users}\n", tmp_path) as service:
         client = Client(service.port)
         records = [json.loads(batch(client, ITEMS).body) for _ in range(2)]
     for record in records:
@@ -185,27 +166,27 @@ def test_nothing_is_not_found_while_a_canary_is_missing(folder: Path) -> None:
     [
         ([CANARY % "nickname: '@canary', card_number: '4000123412341234'"], False),
         ([CANARY % "nickname: '@alice', card_number: '49'"], False),
-        ([DOWN.replace("}}", "}, on_unavailable: continue}"), USERS], True),
+        ([DOWN.replace("}}", "}, on_unavailable: continue}"), USERS[4:]], True),
     ],
     ids=["nickname of the canary", "card of the canary", "first of two backends"],
 )
 def test_found_users_do_not_hide_that_others_may_be_missing(
-    folder: Path, backends: list[str], *, fails: bool
+    tmp_path: Path, backends: list[str], *, fails: bool
 ) -> None:
     """Without a lookup that ends by "not found", and by this cause alone."""
     lines = [f"  - {each}\n" for each in backends]
-    with serving("".join([CONFIG, *lines]), folder) as service:
+    with serving("".join([CONFIG, *lines]), tmp_path) as service:
         client = Client(service.port)
         eventually(lambda: json.loads(batch(client, ITEMS[:2]).body)["degraded"])
         failed = [each.last_error_at > 0 for each in service.shared.counters.backends.values()]
     assert any(failed) is fails
 
 
-def test_limits_count_items(folder: Path) -> None:
+def test_limits_count_items(tmp_path: Path) -> None:
     """A batch that a limit cannot hold whole is refused, and costs nothing."""
     items = [{"input": "@alice"}, {"input": "@alice"}, {"input": "@x!"}, {"input": "@nobody"}]
-    config = f"limits: {{requests: 10/hour}}\n{CONFIG}  - {USERS}\n"
-    with serving(config, folder) as service:
+    config = f"limits: {{requests: 10/hour}}\n{CONFIG}{USERS}"
+    with serving(config, tmp_path) as service:
         client = Client(service.port)
         assert batch(client, [{"input": 1}] * 2).status == 200
         statuses = [batch(client, items[:size]).status for size in (4, 3, 4, 1, 1)]
@@ -215,9 +196,9 @@ def test_limits_count_items(folder: Path) -> None:
     assert refused.code == "rate_limited"
 
 
-def test_misses_count_items_and_equal_ones_too(folder: Path) -> None:
-    config = f"limits: {{misses: 6/hour}}\n{CONFIG}  - {USERS}\n"
-    with serving(config, folder) as service:
+def test_misses_count_items_and_equal_ones_too(tmp_path: Path) -> None:
+    config = f"limits: {{misses: 6/hour}}\n{CONFIG}{USERS}"
+    with serving(config, tmp_path) as service:
         client = Client(service.port)
         replies = [
             batch(client, [{"input": "@alice"}] * 6).status,  # may be misses, and are not
@@ -239,18 +220,18 @@ def test_misses_count_items_and_equal_ones_too(folder: Path) -> None:
     ],
 )
 def test_batch_that_finds_no_user_is_a_miss(
-    folder: Path, body: bytes, headers: dict[str, str], status: int
+    tmp_path: Path, body: bytes, headers: dict[str, str], status: int
 ) -> None:
-    config = f"limits: {{misses: 3/hour}}\n{CONFIG}  - {USERS}\n"
-    with serving(config, folder) as service:
+    config = f"limits: {{misses: 3/hour}}\n{CONFIG}{USERS}"
+    with serving(config, tmp_path) as service:
         client = Client(service.port)
         for _ in range(3):
             client.post(BATCH, body, headers)
         assert client.by_input("@alice").status == status
 
 
-def test_each_item_counts_in_the_metrics_of_the_cache(folder: Path) -> None:
-    with serving(f"{CONFIG}  - {USERS}\n", folder) as service:
+def test_each_item_counts_in_the_metrics_of_the_cache(tmp_path: Path) -> None:
+    with serving(CONFIG + USERS, tmp_path) as service:
         for _ in range(2):
             batch(Client(service.port), ITEMS)
         counted = service.shared.counters.cache_lookups
@@ -265,63 +246,49 @@ def test_other_methods_are_refused(client: Client) -> None:
         assert (one.status, one.headers["allow"]) == (many.status, many.headers["allow"])
 
 
-@contextmanager
-def counting_upstream(at_once: int) -> Iterator[tuple[int, list[int], set[str]]]:
-    """A service without users that responds to so many requests at a time.
+class Counting(LiveDirectory):
+    """A service without users that responds to four requests at a time.
 
-    Yields its port, the numbers of requests that were waiting when each arrived, and their ids.
+    ``numbers`` are the requests that were waiting when each arrived, and ``ids`` those of all.
     """
-    barrier, waiting, lock = threading.Barrier(at_once, timeout=20), 0, threading.Lock()
-    numbers: list[int] = []
-    ids: set[str] = set()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def __init__(self) -> None:
+        super().__init__()
+        self.barrier, self.lock = threading.Barrier(4, timeout=20), threading.Lock()
+        self.waiting = 0
+        self.numbers: list[int] = []
+        self.ids: set[str] = set()
 
-        def do_POST(self) -> None:
-            nonlocal waiting
-            self.rfile.read(int(self.headers["Content-Length"]))
-            with lock:
-                waiting += 1
-                numbers.append(waiting)
-                ids.add(f"{self.headers['X-Request-ID']} {self.headers['traceparent'][3:35]}")
-            barrier.wait()
-            with lock:
-                waiting -= 1
-            self.send_response(404)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("X-Request-ID", self.headers["X-Request-ID"])
-            self.send_header("Content-Length", str(len(NOT_FOUND)))
-            self.end_headers()
-            self.wfile.write(NOT_FOUND)
-
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
-
-    with serving_in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
-        yield server.server_address[1], numbers, ids
+    def respond(self, text: str, fields: Message) -> tuple[int, dict[str, Any]]:
+        with self.lock:
+            self.waiting += 1
+            self.numbers.append(self.waiting)
+            self.ids.add(f"{fields['X-Request-ID']} {fields['traceparent'][3:35]}")
+        self.barrier.wait()
+        with self.lock:
+            self.waiting -= 1
+        return super().respond(text, fields)
 
 
-def test_equal_items_are_looked_up_once_and_batches_take_half_of_a_backend(folder: Path) -> None:
+def test_equal_items_are_looked_up_once_and_batches_take_half_of_a_backend(tmp_path: Path) -> None:
     trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
-    with counting_upstream(at_once=4) as (port, numbers, ids):
-        backend = f"{{name: up, kind: upstream, base_url: 'http://127.0.0.1:{port}', {HALF}}}"
-        with serving(f"{CONFIG}  - {backend}\n", folder) as service:
+    with serving_in_thread(Counting()) as up:
+        backend = f"{{name: up, kind: upstream, base_url: '{up.url}', {HALF}}}"
+        with serving(f"{CONFIG}  - {backend}\n", tmp_path) as service:
             items = [{"input": f"@u{i % 40}"} for i in range(100)]
             headers = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}
             body = json.dumps({"items": items}).encode()
             reply = Client(service.port).post(BATCH, body, headers)
             record = json.loads(reply.body)
     assert record["summary"]["not_found"] == 100
-    assert (len(numbers), max(numbers)) == (40, 4)
-    assert ids == {f"{reply.headers['x-request-id']} {trace_id}"}
+    assert (len(up.numbers), max(up.numbers)) == (40, 4)
+    assert up.ids == {f"{reply.headers['x-request-id']} {trace_id}"}
 
 
 async def ask(harness: ReloadHarness, *names: str) -> Response:
-    body = json.dumps({"items": [{"input": each} for each in names]}).encode()
-    head = post("", path=BATCH).partition(b"Content-Length")[0]
     async with harness.connected() as client:
-        client.writer.write(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
+        items = [{"input": each} for each in names]
+        client.writer.write(post_request(BATCH, {"items": items}))
         return await client.read()
 
 

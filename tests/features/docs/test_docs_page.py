@@ -12,31 +12,20 @@ from selenium.webdriver import Chrome, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-from support.processes.browser import (
-    NEEDS_BROWSER,
-    load_axe,
-    prefer,
-    resize,
-    violations,
-    wait_for,
-    wait_until_narrow,
-)
+from support.processes.browser import NEEDS_BROWSER, looks, resize, violations
+from support.processes.process import eventually
 from support.processes.proxies import find_tool
-from support.processes.service import CONFIG, FIXTURE, KEY, serving
+from support.processes.service import CONFIG, KEY, USERS, serving
 from tornado_idv.service.service import Service
 
 pytestmark = [pytest.mark.slow, NEEDS_BROWSER]
-WITH_DOCS = (
-    CONFIG.replace("port: 0,", "port: 0, base_path: /identity, docs: true, verify: true,")
-    + "  - {name: users, kind: yaml, path: users.yaml}\n"
-)
+SERVER = "port: 0, base_path: /identity, docs: true, verify: true,"
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    folder = tmp_path_factory.mktemp("docs")
-    (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    with serving(WITH_DOCS, folder) as running:
+    config = CONFIG.replace("port: 0,", SERVER) + USERS
+    with serving(config, tmp_path_factory.mktemp("docs")) as running:
         yield running
 
 
@@ -47,7 +36,7 @@ def page(browser: Chrome, service: Service) -> Iterator[Chrome]:
     origin = f"http://127.0.0.1:{service.port}"
     browser.get(f"{origin}/identity/")
     assert browser.current_url == f"{origin}/identity/docs"
-    wait_for(lambda: find(browser, "#errors details"))
+    eventually(lambda: find(browser, "#errors details"))
     yield browser
     messages = [each["message"] for each in browser.get_log("browser")]
     assert [each for each in messages if "the server responded with a status of" not in each] == []
@@ -79,7 +68,7 @@ def send(page: Chrome, body: str | None, key: str = KEY) -> str:
     result = section.find_element(By.CSS_SELECTOR, "[aria-live]")
     page.execute_script("arguments[0].textContent = ''", result)
     button(section, "Send").click()
-    wait_for(lambda: result.text)
+    eventually(lambda: result.text)
     return result.text
 
 
@@ -115,7 +104,7 @@ def test_every_status_and_cause_is_explained(page: Chrome) -> None:
 def test_response_to_another_key_is_removed(page: Chrome) -> None:
     assert send(page, None, "wrong").startswith("401")
     button(page.find_element(By.ID, "key-form"), "Check").click()
-    wait_for(lambda: page.find_element(By.ID, "key-result").text.startswith("401"))
+    eventually(lambda: page.find_element(By.ID, "key-result").text.startswith("401"))
     page.find_element(By.ID, "key").send_keys("x")
     assert page.find_element(By.ID, "key-result").text == ""
     assert find(page, "#identifyByUrl [aria-live]")[0].text == ""
@@ -128,7 +117,7 @@ def test_request_is_sent_by_keyboard_from_its_body(page: Chrome) -> None:
     for modifier in (Keys.CONTROL, Keys.META):
         page.execute_script("arguments[0].textContent = ''", result)
         area.send_keys(modifier, Keys.ENTER)
-        wait_for(lambda: result.text)
+        eventually(lambda: result.text)
         assert result.text.startswith("200 OK")
 
 
@@ -136,7 +125,7 @@ def test_key_is_checked(page: Chrome) -> None:
     page.find_element(By.ID, "key").send_keys(KEY)
     button(page.find_element(By.ID, "key-form"), "Check").click()
     result = page.find_element(By.ID, "key-result")
-    wait_for(lambda: result.text)
+    eventually(lambda: result.text)
     assert result.text == "caller: identify:card, identify:url; does not expire"
 
 
@@ -187,15 +176,11 @@ def test_code_shows_the_edited_body_and_is_copied(page: Chrome) -> None:
     assert code.endswith("""-d '{"input": "it'\\''s"}'""")
     button(section, "Copy").click()
     status = section.find_element(By.CSS_SELECTOR, "[role=status]")
-    wait_for(lambda: status.text)
+    eventually(lambda: status.text)
 
 
 def test_page_is_accessible(page: Chrome) -> None:
     """With a response shown, and on a phone without scrolling to the side."""
     send(page, '{"input": "alice"}')
-    load_axe(page)
-    for scheme, width in (("light", 1000), ("dark", 390)):
-        prefer(page, scheme)
-        resize(page, width, 900)
-        wait_until_narrow(page, width)
+    for _ in looks(page, 1000, 390):
         assert violations(page) == []

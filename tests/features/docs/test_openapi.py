@@ -16,14 +16,13 @@ from openapi_spec_validator import validate
 from support.http.contract_values import ABSENT, BAD_CARDS, BAD_INPUTS, FOUND, SITE
 from support.processes.process import Invoke
 from support.processes.proxies import find_tool
-from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
+from support.processes.service import CONFIG, KEY, USERS, Client, serving
 from tornado_idv.config.load import load_without_references
 from tornado_idv.features.docs.openapi import Document, describe_api
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.web.errors import REASONS, ApiError
 
 ROOT = Path(__file__).parents[3]
-YAML_BACKEND = "  - {name: users, kind: yaml, path: users.yaml}\n"
 SETTINGS = {
     "defaults": "",
     "case folded": "identifiers: {nickname_pattern: '[a-z]{3,8}', nickname_case: fold}\n",
@@ -44,7 +43,7 @@ def document_for(config: str, folder: Path) -> Document:
 
 @pytest.fixture
 def document(tmp_path: Path) -> Document:
-    return document_for(CONFIG + YAML_BACKEND, tmp_path)
+    return document_for(CONFIG + USERS, tmp_path)
 
 
 def schema_of(document: Document, name: str) -> Document:
@@ -59,7 +58,7 @@ def accepts(schema: Document, value: object) -> bool:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_document_is_valid_and_its_examples_are_too(tmp_path: Path, name: str) -> None:
-    document = document_for(CONFIG + YAML_BACKEND + SETTINGS[name], tmp_path)
+    document = document_for(CONFIG + USERS + SETTINGS[name], tmp_path)
     validate(document)
     schemas = document["components"]["schemas"]
     for example in schemas["User"].get("examples", []):
@@ -85,7 +84,7 @@ def test_patterns_are_those_of_the_service(document: Document) -> None:
 
 def test_profile_url_may_be_of_any_configured_site(tmp_path: Path) -> None:
     other = "https://old.example"
-    config = CONFIG.replace(f"[{SITE}]", f"[{SITE}, '{other}']") + YAML_BACKEND
+    config = CONFIG.replace(f"[{SITE}]", f"[{SITE}, '{other}']") + USERS
     by_url = schema_of(document_for(config, tmp_path), "ByUrl")
     for site in (SITE, other):
         assert accepts(by_url, {"input": f"{site}/m/alice"})
@@ -95,7 +94,7 @@ def test_profile_url_may_be_of_any_configured_site(tmp_path: Path) -> None:
 def test_nickname_of_a_service_that_folds_case_may_have_any_case(tmp_path: Path) -> None:
     """Generated clients must refuse neither the request nor the response."""
     folds = SETTINGS["case folded"]
-    document = document_for(CONFIG + YAML_BACKEND + folds, tmp_path)
+    document = document_for(CONFIG + USERS + folds, tmp_path)
     user = schema_of(document, "User")
     example = {**user["examples"][0], "nickname": "@ALICE", "profile_url": f"{SITE}/m/ALICE"}
     assert accepts(user, example)
@@ -104,7 +103,7 @@ def test_nickname_of_a_service_that_folds_case_may_have_any_case(tmp_path: Path)
         assert accepts(by_url, {"input": each})
     sentence = "Upper and lower case are the same"
     assert sentence in json.dumps(document)
-    assert sentence not in json.dumps(document_for(CONFIG + YAML_BACKEND, tmp_path))
+    assert sentence not in json.dumps(document_for(CONFIG + USERS, tmp_path))
 
 
 def test_every_error_and_every_reason_is_in_the_document(document: Document) -> None:
@@ -122,7 +121,7 @@ def test_every_error_and_every_reason_is_in_the_document(document: Document) -> 
 
 def test_paths_follow_the_configuration(tmp_path: Path) -> None:
     server = "port: 0, base_path: /x, health_path: /healthz,"
-    config = CONFIG.replace("port: 0,", server) + YAML_BACKEND
+    config = CONFIG.replace("port: 0,", server) + USERS
     document = document_for(config, tmp_path)
     validate(document)
     assert list(document["paths"]) == [
@@ -140,10 +139,9 @@ def test_document_of_the_demo_is_in_the_repository(invoke: Invoke) -> None:
 
 
 def test_document_is_served_only_if_configured(tmp_path: Path, wire: Client) -> None:
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     paths = ["/openapi.json", "/docs", "/docs/docs.js"]
     assert [wire.send("GET", path, {"Host": "x"}).status for path in paths] == [404] * 3
-    config = CONFIG.replace("port: 0,", "port: 0, docs: true,") + YAML_BACKEND
+    config = CONFIG.replace("port: 0,", "port: 0, docs: true,") + USERS
     with serving(config, tmp_path) as service:
         client = Client(service.port)
         replies = [client.send("GET", path, {"Host": "x"}) for path in paths]
@@ -167,14 +165,13 @@ def test_document_is_served_only_if_configured(tmp_path: Path, wire: Client) -> 
 @pytest.mark.parametrize("base_path", ["", "/x"])
 def test_browser_is_led_to_the_page_where_it_is_served(tmp_path: Path, base_path: str) -> None:
     """Any other request is answered as before."""
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     browser = {"Host": "x", "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
     requests = [("GET", {"Host": "x"}), ("GET", {"Host": "x", "Accept": "*/*"})]
     requests += [("HEAD", browser), ("POST", browser), ("GET", browser)]
     replies = []
     for docs in ("false", "true"):
         server = f"port: 0, base_path: '{base_path}', docs: {docs},"
-        with serving(CONFIG.replace("port: 0,", server) + YAML_BACKEND, tmp_path) as service:
+        with serving(CONFIG.replace("port: 0,", server) + USERS, tmp_path) as service:
             client = Client(service.port)
             replies.append([client.send(*each[:1], f"{base_path}/", each[1]) for each in requests])
             if docs == "true" and base_path:
@@ -209,9 +206,8 @@ def test_linter_finds_nothing() -> None:
 def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
     """With valid and invalid requests, made of the document and sent to the service."""
     schemathesis = find_tool("schemathesis", ROOT / ".venv-tools" / "bin")
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     server = "port: 0, docs: true, health_path: /healthz,"
-    with serving(CONFIG.replace("port: 0,", server) + YAML_BACKEND, tmp_path) as service:
+    with serving(CONFIG.replace("port: 0,", server) + USERS, tmp_path) as service:
         done = run(
             *(schemathesis, "run", f"http://127.0.0.1:{service.port}/openapi.json"),
             *("--header", f"Authorization: Bearer {KEY}", "--checks", "all", "--mode", "all"),

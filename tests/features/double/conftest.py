@@ -1,3 +1,3 @@
 """A folder to use the command line in."""
 
-from support.fixtures.admin import service, users  # noqa: F401
+from support.fixtures.admin import service  # noqa: F401

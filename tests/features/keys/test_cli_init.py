@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.forked_commands import start
-from support.processes.process import Invoke
+from support.processes.process import Invoke, command
 from support.processes.service import Client, serving
 from tornado_idv.keys.token import check_token
 
@@ -70,8 +69,8 @@ def test_comment_for_editors_names_the_command_that_says_how(
     """A line that names the schema itself would be an error in an editor, without that file."""
     invoke("init", tmp_path)
     text = (tmp_path / "config.yaml").read_text()
-    (command,) = re.findall(r"^# .* in an editor: tornado-idv (.*)$", text, re.MULTILINE)
-    described = " ".join(invoke(*command.split()).stdout.split())
+    (line,) = re.findall(r"^# .* in an editor: tornado-idv (.*)$", text, re.MULTILINE)
+    described = " ".join(invoke(*line.split()).stdout.split())
     (demo, *_) = (ROOT / "config.yaml").read_text().splitlines()
     assert f'"{demo}"' in described
     assert "tornado-idv schema > config.schema.json" in described
@@ -182,7 +181,7 @@ def test_a_folder_that_cannot_be_written_is_reported(invoke: Invoke, tmp_path: P
 
 @pytest.mark.slow
 def test_files_whose_key_cannot_be_printed_are_removed(tmp_path: Path) -> None:
-    done = start(tmp_path / "logs", "init", tmp_path / "new", output="/dev/full")
-    assert done.wait() == 3
+    done = command("init", tmp_path / "new", output="/dev/full")
+    assert done.returncode == 3
     assert done.stderr.startswith("standard output cannot be written: ")
     assert list((tmp_path / "new").iterdir()) == []

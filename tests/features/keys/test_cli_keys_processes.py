@@ -13,9 +13,15 @@ from pathlib import Path
 import pytest
 
 from support.databases.key_stores import make_store, read
-from support.processes.forked_commands import BROKEN, CLOSED, on_terminal, start
 from support.processes.forking import fork
-from support.processes.process import TIMEOUT, eventually
+from support.processes.process import (
+    BROKEN,
+    CLOSED,
+    TIMEOUT,
+    command,
+    eventually,
+    on_terminal,
+)
 from tornado_idv.keys.token import digest
 
 pytestmark = pytest.mark.slow
@@ -33,12 +39,12 @@ def path(tmp_path: Path) -> Path:
     "arguments", ["issue shop", "issue shop --json", "rotate known", "rotate known --expires 1d"]
 )
 def test_nothing_is_changed_where_the_token_cannot_be_printed(
-    path: Path, tmp_path: Path, arguments: str, output: str
+    path: Path, arguments: str, output: str
 ) -> None:
     make_store(path, "known")
     known = read(path)
-    done = start(tmp_path / "logs", "keys", *arguments.split(), "--store", path, output=output)
-    assert done.wait() == 1
+    done = command("keys", *arguments.split(), "--store", path, output=output)
+    assert done.returncode == 1
     assert "Traceback" not in done.stderr
     (reason,) = done.stderr.splitlines()
     assert reason.startswith("standard output ")
@@ -74,8 +80,8 @@ def test_nothing_is_changed_where_a_signal_comes_before_the_token_is_printed(
     os.set_blocking(writing, True)
     log = tmp_path / "log"
     with log.open("w") as stderr:
-        command = ("keys", "issue", "shop", "--store", str(path))
-        process = fork(*command, stdout=writing, stderr=stderr.fileno())
+        issue = ("keys", "issue", "shop", "--store", str(path))
+        process = fork(*issue, stdout=writing, stderr=stderr.fileno())
     eventually(lambda: is_locked(path) and state(process.pid) == "S")  # it waits for the pipe
     process.send_signal(number)
     assert process.wait(TIMEOUT) == 128 + number
@@ -86,14 +92,14 @@ def test_nothing_is_changed_where_a_signal_comes_before_the_token_is_printed(
     assert read(path) == known
 
 
-def test_every_change_is_in_the_audit_log(path: Path, tmp_path: Path) -> None:
+def test_every_change_is_in_the_audit_log(path: Path) -> None:
     """Who, the command and the key; never a token or its digest."""
     tokens, lines = [], []
     steps = ["issue", "rotate", "disable", "enable", "revoke"]
     for step in steps:
         create = ["--create"] if step == "issue" else []
-        done = start(tmp_path / "logs", "keys", step, "shop", *create, "--store", path)
-        assert done.wait() == 0
+        done = command("keys", step, "shop", *create, "--store", path)
+        assert done.returncode == 0
         tokens += done.stdout.split()
         lines += [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     assert len(tokens) == 2
@@ -113,11 +119,10 @@ def test_terminal_shows_no_audit_line(path: Path) -> None:
     assert seen.split("\r\n") == ["shop: disabled", ""]
 
 
-def test_what_changed_nothing_is_not_in_the_audit_log(path: Path, tmp_path: Path) -> None:
+def test_what_changed_nothing_is_not_in_the_audit_log(path: Path) -> None:
     make_store(path, "shop")
     for arguments in ["enable shop", "list", "show shop", "issue shop", "revoke other"]:
-        done = start(tmp_path / "logs", "keys", *arguments.split(), "--store", path)
-        done.wait()
+        done = command("keys", *arguments.split(), "--store", path)
         assert "audit" not in done.stderr
 
 
@@ -127,7 +132,7 @@ def test_audit_log_has_the_configured_format(path: Path, tmp_path: Path) -> None
     config.write_text("auth: {store: keys.db}\nlogging: {format: console, level: error}\n")
     lines = tmp_path / "keys.jsonl"
     lines.write_text(json.dumps({"id": "shop", "sha256": "0" * 64}))
-    done = start(tmp_path / "logs", "keys", "import", lines, "--create", "--config", config)
-    assert done.wait() == 0
+    done = command("keys", "import", lines, "--create", "--config", config)
+    assert done.returncode == 0
     (line,) = (each for each in done.stderr.splitlines() if "key changed" in each)
     assert all(text in line for text in (f"user={USER}", 'command="keys import"', "key=shop"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.process import Invoke, command
+from support.processes.process import Invoke, command, write_plugin
 from support.processes.service import make_database
 from tornado_idv.features.lookup import command as lookup_command
 from tornado_idv.lookup.chain import Explanation
@@ -256,12 +256,7 @@ def idv_kinds():
 @pytest.fixture
 def plugins(tmp_path: Path) -> Path:
     """A folder with a plugin whose mistakes asyncio logs, with all values in them."""
-    info = tmp_path / "plugins" / "idv_talkative-1.dist-info"
-    info.mkdir(parents=True)
-    (tmp_path / "plugins" / "idv_talkative.py").write_text(PLUGIN)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: idv-talkative\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[tornado_idv]\ntalkative = idv_talkative\n")
-    return tmp_path / "plugins"
+    return write_plugin(tmp_path / "plugins", "talkative", PLUGIN)
 
 
 @pytest.mark.slow

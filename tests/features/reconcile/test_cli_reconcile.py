@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from support.processes.forked_commands import BROKEN, CLOSED, start
-from support.processes.process import Invoke
-from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
+from support.processes.forking import fork
+from support.processes.process import BROKEN, CLOSED, TIMEOUT, Invoke, command
+from support.processes.service import CONFIG, KEY, USERS, Client, serving
 from tornado_idv.client import (
     ClientError,
     InvalidKey,
@@ -532,12 +532,10 @@ def test_results_that_end_a_run(
 
 def test_service_that_is_degraded_gets_no_list(invoke: Invoke, tmp_path: Path) -> None:
     """A backend failed for another client; all accounts of this run were determined."""
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     (tmp_path / "accounts").write_text("@alice\n", encoding="utf-8")
     (tmp_path / "key").write_text(KEY, encoding="utf-8")
-    backends = "  - {name: users, kind: yaml, path: users.yaml}\n"
-    backends += "  - {name: down, kind: upstream, base_url: 'http://127.0.0.1:1'}\n"
-    with serving(CONFIG + backends, tmp_path) as service:
+    down = "  - {name: down, kind: upstream, base_url: 'http://127.0.0.1:1'}\n"
+    with serving(CONFIG + USERS + down, tmp_path) as service:
         options = ("--url", service.url, "--key-file", tmp_path / "key", "--grace", "0s")
         options += ("--confirm-after", "0s")
         results = [invoke("reconcile", tmp_path / "accounts", *options)]
@@ -577,8 +575,8 @@ def test_state_is_not_written_where_the_rows_cannot_be(
     (tmp_path / "key").write_text(double.key)
     files = [tmp_path / "accounts", "--key-file", tmp_path / "key", "--state", tmp_path / "state"]
     options = ("--grace", "0s", "--max-gone", "100%", "--confirm-after", "0s", "--url", double.url)
-    done = start(tmp_path / "logs", "reconcile", *files, *options, output=output)
-    assert done.wait() == 3
+    done = command("reconcile", *files, *options, output=output)
+    assert done.returncode == 3
     full = "standard output cannot be written: No space left on device\n"
     assert done.stderr == (full if output == "/dev/full" else "")
     assert not (tmp_path / "state").exists()
@@ -591,18 +589,18 @@ def test_killed_run_leaves_the_old_state_or_the_new_one(
     names = [f"@user{number}" for number in range(2000)]
     (tmp_path / "accounts").write_text("\n".join([*names, ""]), encoding="utf-8")
     (tmp_path / "key").write_text(double.key, encoding="utf-8")
-    files = [tmp_path / "accounts", "--key-file", tmp_path / "key"]
-    files += ["--state", tmp_path / "gone.json", "--output", tmp_path / "gone.csv"]
-    command = ("reconcile", *files, "--url", double.url, "--max-gone", "100%")
+    files = [f"{tmp_path}/accounts", "--key-file", f"{tmp_path}/key"]
+    files += ["--state", f"{tmp_path}/gone.json", "--output", f"{tmp_path}/gone.csv"]
+    line = ("reconcile", *files, "--url", double.url, "--max-gone", "100%")
     started = time.monotonic()
-    assert start(tmp_path / "logs", *command).wait() == 0
+    assert command(*line).returncode == 0
     length = time.monotonic() - started
     for part in (0.5, 0.7, 0.8, 0.9, 1.0):
-        run = start(tmp_path / "logs", *command)
+        run = fork(*line, stdout=2, stderr=2)
         with suppress(TimeoutError):
-            run.process.wait(part * length)
+            run.wait(part * length)
         run.kill()
-        run.wait()
+        run.wait(TIMEOUT)
         record = json.loads((tmp_path / "gone.json").read_bytes())
         assert set(record["gone"]) == set(names)
 

@@ -43,11 +43,6 @@ class Replicas:
         await self.stored()
 
 
-@pytest.fixture
-def ticker() -> Ticker:
-    return Ticker()
-
-
 @asynccontextmanager
 async def replicas(ticker: Ticker, **options: Any) -> AsyncIterator[Replicas]:
     made = Replicas(ticker, **options)

@@ -18,13 +18,12 @@ from support.databases.key_stores import make_store
 from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, WITH_ADMIN, ask_admin
 from support.processes.browser import (
     NEEDS_BROWSER,
-    load_axe,
+    looks,
     prefer,
     resize,
     violations,
-    wait_for,
-    wait_until_narrow,
 )
+from support.processes.process import eventually
 from support.processes.service import (
     CARDS_ONLY_KEY,
     CONFIG,
@@ -101,7 +100,7 @@ def browser(browser: Chrome, service: Service) -> Chrome:
 
 def open_page(browser: Chrome, service: Service) -> None:
     browser.get(f"{service.admin_url}/status")
-    wait_for(lambda: shown(browser, "#figures"))
+    eventually(lambda: shown(browser, "#figures"))
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +124,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def failing_page(browser: Chrome, service: Service, failing: Service) -> Iterator[Chrome]:
     """The loaded page of the service that fails; in the end, the console has no error."""
     open_page(browser, failing)
-    wait_for(lambda: shown(browser, "#problem-panel"))
+    eventually(lambda: shown(browser, "#problem-panel"))
     yield browser
     assert errors(browser) == []
     prefer(browser, "light")
@@ -163,7 +162,7 @@ def test_figures_move_under_load(page: Chrome) -> None:
         seen.add(text(page, "#value-requests"))
         return len({each for each in seen if each.endswith("/s") and each[0] in "123456789"}) > 1
 
-    wait_for(moves)
+    eventually(moves)
     assert text(page, "#value-p50").endswith("s")
     assert text(page, "#value-hit_ratio") == "0 %"
     assert len(page.find_elements(By.CSS_SELECTOR, "#charts canvas")) == 5
@@ -171,7 +170,7 @@ def test_figures_move_under_load(page: Chrome) -> None:
 
 def test_root_is_the_page_too(page: Chrome, service: Service) -> None:
     page.get(f"{service.admin_url}/")
-    wait_for(lambda: shown(page, "#figures"))
+    eventually(lambda: shown(page, "#figures"))
 
 
 def test_errors_have_a_chart_with_a_rate_of_each_kind(page: Chrome, service: Service) -> None:
@@ -187,7 +186,7 @@ def test_errors_have_a_chart_with_a_rate_of_each_kind(page: Chrome, service: Ser
             status: float(rate) for status, rate in re.findall(r"(\w+) [a-z ]+\n([\d.]+) /s", shown)
         }
 
-    wait_for(lambda: all(rates()[status] > 0 for status in ("401", "403", "404")))
+    eventually(lambda: all(rates()[status] > 0 for status in ("401", "403", "404")))
     assert list(rates()) == ["5xx", "429", "401", "403", "404"]
     assert text(page, ".chart:has(#value-requests) dl").count("/s") == 1
 
@@ -199,7 +198,7 @@ def test_labels_of_axes_are_whole(browser: Chrome, service: Service) -> None:
     )
     try:
         open_page(browser, service)
-        wait_for(
+        eventually(
             lambda: browser.execute_script("return drawn.some(([text]) => text == '75,000 /s')")
         )
         drawn = browser.execute_script("return drawn")
@@ -228,7 +227,7 @@ def test_charts_begin_at_the_start_of_the_service(page: Chrome) -> None:
         first, last = page.execute_script(script)
         return first is not None and first < 0.25 and last > 0.9
 
-    wait_for(has_full_width)
+    eventually(has_full_width)
 
 
 def test_failing_backend_is_shown_within_5_seconds_and_its_recovery(
@@ -236,15 +235,15 @@ def test_failing_backend_is_shown_within_5_seconds_and_its_recovery(
 ) -> None:
     """In words, beside the color."""
     database = folder / "users.db"
-    wait_for(lambda: text(page, "#backends .pill") == "available")
+    eventually(lambda: text(page, "#backends .pill") == "available")
     content = database.read_bytes()
     database.write_bytes(b"")
-    wait_for(lambda: text(page, "#backends .pill.bad") == "failing", 5)
+    eventually(lambda: text(page, "#backends .pill.bad") == "failing", 5)
     assert text(page, "#pill") == "Degraded"
     assert text(page, "#problems") == "backend first fails"
-    wait_for(lambda: "since" in text(page, "#backends") and "open" in text(page, "#backends"), 5)
+    eventually(lambda: "since" in text(page, "#backends") and "open" in text(page, "#backends"), 5)
     database.write_bytes(content)
-    wait_for(lambda: text(page, "#backends .pill.good") == "available", 5)
+    eventually(lambda: text(page, "#backends .pill.good") == "available", 5)
     assert text(page, "#pill") == "Ready"
     assert not shown(page, "#problem-panel")
 
@@ -275,7 +274,7 @@ def test_failed_reload_and_key_store_are_problems(
         (tmp_path / "config.yaml").write_text("bogus: 1\n", encoding="utf-8")
         assert ask_admin(other, "/reload", {}).status == 422
         (tmp_path / "keys.db").write_bytes(b"no database" * 1000)
-        wait_for(lambda: "Key store" in text(browser, "#problem-list"))
+        eventually(lambda: "Key store" in text(browser, "#problem-list"))
         assert re.search(r"Key store\s+failing\n", text(browser, "#problem-list"))
         assert re.search(r"Reload\s+failed\n.*config.yaml:1:1: ", text(browser, "#problem-list"))
         assert text(browser, "#problems") == "key store fails"
@@ -291,20 +290,20 @@ def test_next_probe_of_an_open_circuit_breaker_is_counted_down(failing_page: Chr
     for selector in ("#backends", "#problem-list"):
         before = seconds(selector)
         assert before <= 600 * 1.2
-        wait_for(lambda: seconds(selector) < before)  # noqa: B023
+        eventually(lambda: seconds(selector) < before)  # noqa: B023
 
 
 def test_lost_service_is_shown_with_the_time_of_the_last_update(browser: Chrome) -> None:
     updated = text(browser, "#updated").removeprefix("Updated ")
     assert updated
     go_offline(browser, offline=True)
-    wait_for(lambda: shown(browser, "#offline"))
+    eventually(lambda: shown(browser, "#offline"))
     banner = text(browser, "#offline")
     assert banner.startswith("The service does not respond. The last update was at ")
     assert text(browser, "#updated").removeprefix("Updated ") in banner
     assert text(browser, "#pill") == "No response"
     go_offline(browser, offline=False)
-    wait_for(lambda: not shown(browser, "#offline"))
+    eventually(lambda: not shown(browser, "#offline"))
     assert text(browser, "#pill") == "Ready"
     assert errors(browser)  # the requests that failed
 
@@ -327,13 +326,13 @@ def test_lookup_is_explained_by_keyboard_alone(page: Chrome) -> None:
         assert page.execute_script(outline) == "rgb(37, 99, 235) solid 3px"
     assert focused == ["Skip to the figures", "input", "Explain"]
     page.find_element(By.ID, "input").send_keys("@alice", Keys.ENTER)
-    wait_for(lambda: text(page, "#explanation").startswith("The user was found."))
+    eventually(lambda: text(page, "#explanation").startswith("The user was found."))
     assert text(page, "#explanation li").split()[:2] == ["first", "found"]
     assert "alice" not in page.current_url
     field = page.find_element(By.ID, "input")
     field.clear()
     field.send_keys("4000999999999999", Keys.ENTER)
-    wait_for(lambda: text(page, "#explanation").startswith("There is no such user."))
+    eventually(lambda: text(page, "#explanation").startswith("There is no such user."))
 
 
 def test_explain_form_suggests_the_at_sign(page: Chrome) -> None:
@@ -348,7 +347,7 @@ def test_explain_form_suggests_the_at_sign(page: Chrome) -> None:
     field.send_keys("alice")
     assert hint.text.split("\n") == ["Nicknames begin with @.", "Explain @alice"]
     hint.find_element(By.TAG_NAME, "button").click()
-    wait_for(lambda: text(page, "#explanation").startswith("The user was found."))
+    eventually(lambda: text(page, "#explanation").startswith("The user was found."))
     assert field.get_attribute("value") == "@alice"
     assert not hint.is_displayed()
     assert "alice" not in page.current_url
@@ -359,13 +358,9 @@ def test_page_is_accessible(failing_page: Chrome) -> None:
     page = failing_page
     page.find_element(By.ID, "input").send_keys("alice")
     assert shown(page, "#hint")
-    load_axe(page)
-    for scheme, width in (("light", 1100), ("dark", 360)):
-        prefer(page, scheme)
-        resize(page, width, 900)
+    for scheme in looks(page, 1100, 360):
         color = page.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert (int(color.removeprefix("rgb(").split(",")[0]) < 100) == (scheme == "dark")
-        wait_until_narrow(page, width)
         assert violations(page, "serious", "critical") == []
 
 
@@ -374,24 +369,19 @@ def test_shadows_have_a_card_where_there_are_any(
 ) -> None:
     """Accessible, and readable on a phone."""
     assert not shown(page, "#shadows-panel")
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     (tmp_path / "new.yaml").write_text(FIXTURE.replace("Free", "Pro"), encoding="utf-8")
     shadow = "  - {name: new, kind: yaml, path: new.yaml, shadow: {sample: 100%}}\n"
     with serving(WITH_ADMIN.replace("admin:", f"{shadow}admin:"), tmp_path) as other:
         open_page(page, other)
         status = partial(ask_admin, other, "/status.json")
-        wait_for(lambda: status().json["shadows"][0]["problem"] is None)
+        eventually(lambda: status().json["shadows"][0]["problem"] is None)
         Client(other.port).by_input("@alice")
         Client(other.port).by_card("4000123412341234")
         Client(other.port).by_input("@bob")
-        wait_for(lambda: text(page, "#shadows [data-column=Match]").split()[-1:] == ["1"])
+        eventually(lambda: text(page, "#shadows [data-column=Match]").split()[-1:] == ["1"])
         assert text(page, "#shadows [data-column=Differs]").split() == ["2", "plan"]
         assert text(page, "#shadows [data-column=Shadow]").split() == ["new", "yaml"]
-        load_axe(page)
-        for scheme, width in (("light", 1100), ("dark", 360)):
-            prefer(page, scheme)
-            resize(page, width, 900)
-            wait_until_narrow(page, width)
+        for _ in looks(page, 1100, 360):
             assert violations(page, "serious", "critical") == []
         prefer(page, "light")
         resize(page, 1100, 900)
@@ -402,10 +392,9 @@ def test_page_asks_for_a_key_where_one_is_needed(
     browser: Chrome, service: Service, tmp_path: Path
 ) -> None:
     """And does not store it."""
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     with serving(OPEN_TO_ALL, tmp_path) as other:
         browser.get(f"{other.admin_url}/status")
-        wait_for(lambda: shown(browser, "#access"))
+        eventually(lambda: shown(browser, "#access"))
         for key, problem in [
             ("wrong-wrong", "This key is not valid."),
             ("käy", "This key is not valid."),
@@ -413,14 +402,14 @@ def test_page_asks_for_a_key_where_one_is_needed(
         ]:
             assert not shown(browser, "#figures")
             browser.switch_to.active_element.send_keys(key, Keys.ENTER)
-            wait_for(lambda: text(browser, "#access-problem") == problem)  # noqa: B023
+            eventually(lambda: text(browser, "#access-problem") == problem)  # noqa: B023
         browser.switch_to.active_element.send_keys(ADMIN_KEY, Keys.ENTER)
-        wait_for(lambda: shown(browser, "#figures"))
-        wait_for(lambda: text(browser, "#pill") == "Ready")
+        eventually(lambda: shown(browser, "#figures"))
+        eventually(lambda: text(browser, "#pill") == "Ready")
         stored = "return localStorage.length + sessionStorage.length + document.cookie.length"
         assert browser.execute_script(stored) == 0
         assert ADMIN_KEY not in browser.page_source
         browser.refresh()
-        wait_for(lambda: shown(browser, "#access"))
+        eventually(lambda: shown(browser, "#access"))
     open_page(browser, service)
     assert errors(browser)  # the requests without a valid key

@@ -27,8 +27,7 @@ from support.databases import sqlite_databases
 from support.databases.directory_sync import fail_sync
 from support.databases.sqlite_databases import ALICE, BOB
 from support.databases.user_lists import HEADER, csv_row
-from support.processes.forked_commands import on_terminal, start
-from support.processes.process import Invoke
+from support.processes.process import Invoke, command, on_terminal
 from tornado_idv import User
 from tornado_idv.features.users.commands import generated_users
 from tornado_idv.features.users.staging import Staging
@@ -610,27 +609,27 @@ def test_import_whose_rejected_rows_cannot_be_written_changes_nothing(
 
 @pytest.mark.slow
 def test_import_whose_result_cannot_be_printed_is_done(
-    source: Source, config: Callable[..., Path], folder: Path, users: Users
+    source: Source, config: Callable[..., Path], users: Users
 ) -> None:
     arguments = ["import", source(HEADER + ALICE_ROW), "--to", "people", "--json", "--config"]
     file = config("name: people, kind: sqlite, path: people.db")
-    done = start(folder, "users", *arguments, file, output="/dev/full")
+    done = command("users", *arguments, file, output="/dev/full")
     said = "done, but standard output cannot be written: No space left on device\n"
-    assert (done.wait(), done.stderr) == (0, said)
+    assert (done.returncode, done.stderr) == (0, said)
     assert users("count", "--from", "people").stdout == "1\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [("generate", "--count", "9"), ("export", "--from", "people")])
+@pytest.mark.parametrize("name", ["generate --count 9", "export --from people"])
 def test_users_that_cannot_be_printed_are_an_error(
-    config: Callable[..., Path], folder: Path, command: tuple[str, ...]
+    config: Callable[..., Path], folder: Path, name: str
 ) -> None:
     sqlite_databases.write(folder / "people.db", ALICE)
     file = config("name: people, kind: sqlite, path: people.db")
-    given = ["--config", file] if command[0] == "export" else []
-    done = start(folder, "users", *command, *given, output="/dev/full")
+    given = ["--config", file] if "export" in name else []
+    done = command("users", *name.split(), *given, output="/dev/full")
     said = "standard output cannot be written: No space left on device\n"
-    assert (done.wait(), done.stderr) == (3, said)
+    assert (done.returncode, done.stderr) == (3, said)
 
 
 def test_list_that_cannot_be_read_is_named(users: Users) -> None:

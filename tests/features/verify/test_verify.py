@@ -16,6 +16,7 @@ from support.processes.service import (
     CONFIG,
     EXPIRED_KEY,
     KEY,
+    USERS,
     Client,
     Reply,
     serving,
@@ -41,7 +42,6 @@ FIXTURE += f"""\
   - {{nickname: '@alice', card_number: '0012', plan: Free, profile_url: '{LONG_URL}'}}
   - {{nickname: '@bob', card_number: '5', plan: Free}}
 """
-USERS = "  - {name: users, kind: yaml, path: users.yaml}\n"
 ENABLED = CONFIG.replace("port: 0,", "port: 0, verify: true,")
 INPUT, CARD = {"X-Idv-Input": "@bob"}, {"X-Idv-Card": "5"}
 REJECTED = {

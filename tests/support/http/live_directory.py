@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
@@ -36,7 +37,11 @@ class LiveDirectory(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
-    def respond(self, text: str) -> tuple[int, dict[str, Any]]:
+    def users_of(self, _: Message) -> list[User]:
+        """Return the users that a request with these header fields is about."""
+        return self.users
+
+    def respond(self, text: str, fields: Message) -> tuple[int, dict[str, Any]]:
         """Return the status and the body for a nickname with @ or a card number."""
         self.requests.append(text)
         failed = text in self.down
@@ -44,7 +49,7 @@ class LiveDirectory(ThreadingHTTPServer):
             self.gate.wait(20)
         if failed:
             return 503, {"status": "error", "code": "unavailable", "message": "Try again"}
-        for user in self.users if text not in self.absent else []:
+        for user in self.users_of(fields) if text not in self.absent else []:
             if text in {f"@{user.nickname}", user.card_number}:
                 return 200, record(user)
         return 404, {"status": "error", "code": "not_found", "message": "User not found"}
@@ -67,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         length = int(self.headers["Content-Length"])
         (text,) = json.loads(self.rfile.read(length)).values()
-        status, record = cast("LiveDirectory", self.server).respond(text)
+        status, record = cast("LiveDirectory", self.server).respond(text, self.headers)
         body = json.dumps(record).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")

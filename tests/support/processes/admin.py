@@ -7,11 +7,10 @@ import json
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from support.processes.service import CONFIG, KEY
+from support.processes.service import CONFIG, USERS
 from tornado_idv.keys.token import issue
 
 ADMIN_KEY = issue("operator")
-USERS = "  - {name: users, kind: yaml, path: users.yaml}\n"
 WITH_ADMIN = f"{CONFIG}{USERS}admin: {{port: 0}}\n"
 OPEN_TO_ALL = (
     CONFIG.replace(
@@ -20,7 +19,6 @@ OPEN_TO_ALL = (
     )
     + f"{USERS}admin: {{host: 0.0.0.0, port: 0}}\n"
 )
-__all__ = ["ADMIN_KEY", "KEY", "OPEN_TO_ALL", "WITH_ADMIN", "AdminReply", "admin_port", "ask_admin"]
 
 
 class HasAdmin(Protocol):

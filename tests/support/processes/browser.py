@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 
+from support.processes.process import eventually
 from support.processes.proxies import not_installed
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -63,25 +63,21 @@ def prefer(driver: Chrome, scheme: str) -> None:
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 10) -> None:
-    """Ask again and again until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+def looks(driver: Chrome, wide: int, narrow: int) -> Iterator[str]:
+    """Show the page wide and light, then narrow and dark; yield the scheme of each.
 
-
-def wait_until_narrow(driver: Chrome, width: int) -> None:
-    """Wait until the page, which lays itself out again after it was resized, fits the width."""
-    measure = "return document.documentElement.scrollWidth"
-    wait_for(lambda: driver.execute_script(measure) <= width)
-
-
-def load_axe(driver: Chrome) -> None:
-    """Load what `violations` runs into the page; skips the test where it is not installed."""
+    Loads what `violations` runs; skips the test where that is not installed.
+    """
     if not _AXE.exists():
         pytest.skip(not_installed("axe-core"))
     driver.execute_script(_AXE.read_text(encoding="utf-8"))
+    measure = "return document.documentElement.scrollWidth"
+    for scheme, width in (("light", wide), ("dark", narrow)):
+        prefer(driver, scheme)
+        resize(driver, width, 900)
+        # The page lays itself out again after it was resized.
+        eventually(lambda width=width: driver.execute_script(measure) <= width)
+        yield scheme
 
 
 def violations(driver: Chrome, *impacts: str) -> list[tuple[str, list[str]]]:

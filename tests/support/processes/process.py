@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -22,6 +23,10 @@ from support.processes.forking import ForkedCommand, fork
 COMMAND = (sys.executable, "-m", "tornado_idv")
 """Starts an interpreter, for a test of what that does; a second of CPU time."""
 TIMEOUT = 90.0
+CLOSED = "closed"
+"""A standard output that is closed."""
+BROKEN = "broken"
+"""A standard output whose reader is gone."""
 
 Invoke = Callable[..., Result]
 """Runs one command without a process, as the fixture ``invoke`` does."""
@@ -89,7 +94,9 @@ def running(
         net.start()
         try:
             service = ServiceProcess(process, stdout, log, [])
-            service.port = int(service.read_up_to("Listening on").split("/")[2].rpartition(":")[2])
+            address = service.read_up_to("Listening on")
+            if "://" in address:  # otherwise the first is a Unix socket: there is no port
+                service.port = int(address.split("/")[2].rpartition(":")[2])
             service.read_up_to("Keys:")
             yield service
         finally:
@@ -111,21 +118,30 @@ def children(pid: int) -> list[int]:
 
 
 def command(
-    *arguments: str,
+    *arguments: object,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     module: str = "tornado_idv",
+    output: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Runs one command, or another module, to its end."""
+    """Run one command, or another module, to its end.
+
+    ``output`` is a file to take standard output, `CLOSED` or `BROKEN`.
+    """
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-        process = fork(
-            *arguments,
-            stdout=stdout.fileno(),
-            stderr=stderr.fileno(),
-            env={**os.environ, **(env or {})},
-            cwd=cwd,
-            module=module,
-        )
+        descriptor = open_output(output) if output else os.dup(stdout.fileno())
+        try:
+            process = fork(
+                *map(str, arguments),
+                stdout=descriptor,
+                stderr=stderr.fileno(),
+                closed=[1] if output == CLOSED else [],
+                env={**os.environ, **(env or {})},
+                cwd=cwd,
+                module=module,
+            )
+        finally:
+            os.close(descriptor)
         try:
             code = process.wait(TIMEOUT)
         finally:
@@ -134,7 +150,41 @@ def command(
         return subprocess.CompletedProcess(arguments, code, *texts)
 
 
-def eventually(condition: Callable[[], bool], timeout: float = TIMEOUT) -> None:
+def open_output(output: str) -> int:
+    """Open a file, or what takes the place of `CLOSED` or `BROKEN`."""
+    if output == BROKEN:
+        reading, writing = os.pipe()
+        os.close(reading)
+        return writing
+    return os.open(os.devnull if output == CLOSED else output, os.O_WRONLY | os.O_APPEND)
+
+
+def on_terminal(*arguments: object) -> str:
+    """Run a command whose standard error is a terminal; return what it wrote there."""
+    terminal, end = pty.openpty()
+    with Path(os.devnull).open("w") as output, os.fdopen(terminal, "rb", buffering=0) as screen:
+        env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+        process = fork(*map(str, arguments), stdout=output.fileno(), stderr=end, env=env)
+        os.close(end)
+        seen = b""
+        with suppress(OSError):  # EIO: the command has ended
+            while piece := screen.read(4096):
+                seen += piece
+        assert process.wait(TIMEOUT) == 0
+    return seen.decode()
+
+
+def write_plugin(folder: Path, name: str, program: str) -> Path:
+    """Write an installed plugin ``idv_NAME`` into a folder; return that folder."""
+    info = folder / f"idv_{name}-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: idv-{name}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[tornado_idv]\n{name} = idv_{name}\n")
+    (folder / f"idv_{name}.py").write_text(program)
+    return folder
+
+
+def eventually(condition: Callable[[], object], timeout: float = TIMEOUT) -> None:
     """Asks again and again until the condition holds."""
     deadline, pause = time.monotonic() + timeout, 0.002
     while not condition():

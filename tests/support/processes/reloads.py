@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from support.processes.service import KEY
+from support.processes.service import KEY, lookup_request
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import StartError, Unavailable
@@ -86,16 +86,6 @@ class Response(NamedTuple):
     record: dict[str, Any]
 
 
-def post(text: str, key: str = KEY, path: str = "/api/v1/identify/url") -> bytes:
-    """Return a request for a user by nickname or URL."""
-    body = json.dumps({"input": text}).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
-
-
 class KeepAlive:
     """One connection, kept open."""
 
@@ -105,7 +95,7 @@ class KeepAlive:
 
     async def ask(self, text: str, **options: str) -> Response:
         """Send a request, and return its response."""
-        self.writer.write(post(text, **options))
+        self.writer.write(lookup_request(text, **options))
         return await self.read()
 
     async def read(self) -> Response:

@@ -39,6 +39,7 @@ auth:
     - {{id: cards, token: {CARDS_ONLY_KEY}, scopes: [identify:card]}}
 backends:
 """
+USERS = "  - {name: users, kind: yaml, path: users.yaml}\n"
 FIXTURE = """\
 users:
   - {nickname: "@alice", card_number: "4000123412341234", plan: Free}
@@ -147,11 +148,16 @@ class Client:
         return self.post(_CARD, json.dumps({"card_number": text}).encode())
 
 
-def lookup_request(text: str, token: str = KEY) -> bytes:
+def lookup_request(text: str, key: str = KEY, path: str = "") -> bytes:
     """Return the request with a key for a card number, or else a nickname or profile URL."""
-    path, member = (_CARD, "card_number") if text.isdigit() else (_URL, "input")
-    fields = {**_FIELDS, "Authorization": f"Bearer {token}"}
-    return _message("POST", path, fields, json.dumps({member: text}).encode())
+    of_kind, member = (_CARD, "card_number") if text.isdigit() else (_URL, "input")
+    return post_request(path or of_kind, {member: text}, key)
+
+
+def post_request(path: str, record: object, key: str = KEY) -> bytes:
+    """Return a POST of a record with a key."""
+    fields = {**_FIELDS, "Authorization": f"Bearer {key}"}
+    return _message("POST", path, fields, json.dumps(record).encode())
 
 
 def _message(method: str, path: str, headers: dict[str, str], body: bytes) -> bytes:
@@ -160,13 +166,20 @@ def _message(method: str, path: str, headers: dict[str, str], body: bytes) -> by
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-@asynccontextmanager
-async def serving_here(config: str, folder: Path) -> AsyncIterator[Service]:
-    """Runs the service of this configuration, written into ``folder``, in the running loop."""
+def write_config(folder: Path, config: str = CONFIG + USERS) -> Path:
+    """Write a configuration, and its `USERS` unless they are there; return its path."""
+    if not (folder / "users.yaml").exists():
+        (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     path = folder / "config.yaml"
     path.write_text(config, encoding="utf-8")
+    return path
+
+
+@asynccontextmanager
+async def serving_here(config: str, folder: Path) -> AsyncIterator[Service]:
+    """Runs the service of this configuration, as `write_config` does, in the running loop."""
     manager = plugin_manager()
-    file = ConfigFile.read(path)
+    file = ConfigFile.read(write_config(folder, config))
     settings = file.load(installed_kinds(manager), {})
     async with service_of_one_process(
         file, settings, manager, None, lambda: 0, events=Events()
@@ -175,11 +188,9 @@ async def serving_here(config: str, folder: Path) -> AsyncIterator[Service]:
 
 
 @asynccontextmanager
-async def _on_tornado_server(config: str, folder: Path) -> AsyncIterator[int]:
-    path = folder / "config.yaml"
-    path.write_text(config, encoding="utf-8")
+async def _on_tornado_server(folder: Path) -> AsyncIterator[int]:
     manager = plugin_manager()
-    settings = ConfigFile.read(path).load(installed_kinds(manager), {})
+    settings = ConfigFile.read(write_config(folder)).load(installed_kinds(manager), {})
     keys = KeyRing(each.api_key for each in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
         services = ApiContext(directory, settings.make_identifiers(), keys)
@@ -193,7 +204,7 @@ async def _on_tornado_server(config: str, folder: Path) -> AsyncIterator[int]:
 
 @contextmanager
 def serving(config: str, folder: Path) -> Iterator[Service]:
-    """Run the service of this configuration in a thread."""
+    """Run the service of this configuration, as `write_config` does, in a thread."""
     with in_thread(serving_here(config, folder)) as (service, _):
         yield service
 
@@ -201,17 +212,14 @@ def serving(config: str, folder: Path) -> Iterator[Service]:
 @contextmanager
 def serving_on_tornado_server(folder: Path) -> Iterator[int]:
     """Run the application over a fixture file on Tornado's own HTTP server; yield its port."""
-    (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    config = CONFIG + "  - {name: users, kind: yaml, path: users.yaml}\n"
-    with in_thread(_on_tornado_server(config, folder)) as (port, _):
+    with in_thread(_on_tornado_server(folder)) as (port, _):
         yield port
 
 
 @contextmanager
 def serving_yaml(folder: Path) -> Iterator[Service]:
     """The service over a fixture file."""
-    (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    with serving(CONFIG + "  - {name: users, kind: yaml, path: users.yaml}\n", folder) as service:
+    with serving(CONFIG + USERS, folder) as service:
         yield service
 
 

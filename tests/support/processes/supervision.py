@@ -117,6 +117,10 @@ class FakeProcess:
             self.report()
 
 
+def never_serve(_: FakeProcess) -> None:
+    """Prepare a process that has not reported yet."""
+
+
 class FakeChild(Child):
     """What the supervisor has of a simulated process."""
 

@@ -1,3 +1,0 @@
-"""A cache whose time a test moves."""
-
-from support.fixtures.caches import cache, ticker  # noqa: F401
