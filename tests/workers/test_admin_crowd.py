@@ -14,7 +14,7 @@ from support.processes.admin import admin_port, ask_admin
 from support.processes.process import children, eventually, running
 from support.processes.process_limits import descriptors
 from support.processes.process_usage import open_descriptors, wait_until_idle
-from support.processes.service import FIXTURE, Client
+from support.processes.service import Client, lookup_request, write_config
 
 pytestmark = pytest.mark.slow
 
@@ -33,18 +33,15 @@ backends: [{{name: users, kind: yaml, path: users.yaml}}]
 def test_silent_clients_of_the_admin_listener_stop_nothing(tmp_path: Path, workers: int) -> None:
     """Lookups are answered, a revoked key is rejected, and no process is busy."""
     token = make_store(tmp_path / "keys.db", "shop")["shop"]
-    (tmp_path / "users.yaml").write_text(FIXTURE)
-    config = tmp_path / "config.yaml"
-    config.write_text(CONFIG.format(workers=workers))
+    config = write_config(tmp_path, CONFIG.format(workers=workers))
     with ExitStack() as stack:
         with descriptors(DESCRIPTORS):
             service = stack.enter_context(running(config))
         client, address = Client(service.port), ("127.0.0.1", admin_port(service))
-        fields = {"Authorization": f"Bearer {token}"}
 
         def lookup() -> int:
-            body = b'{"input": "@alice"}'
-            return client.post("/api/v1/identify/url", body, fields).status
+            (reply,) = client.raw(lookup_request("@alice", token))
+            return reply.status
 
         for _ in range(SILENT):
             stack.enter_context(socket.create_connection(address, timeout=10))

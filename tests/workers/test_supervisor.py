@@ -10,29 +10,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.processes.supervision import FakeProcess, Simulation
+from support.processes.supervision import FakeProcess, Simulation, never_serve
 from tornado_idv.errors import StartError
-
-
-@pytest.fixture
-def simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulation]:
-    """A supervisor that has started nothing yet."""
-    simulation = Simulation(tmp_path, monkeypatch)
-    simulation.start()
-    yield simulation
-    simulation.close()
-
-
-@pytest.fixture
-def service(simulation: Simulation) -> Simulation:
-    """A service that has served for a while."""
-    simulation.advance(10.0)
-    return simulation
 
 
 def send_signal(number: signal.Signals = signal.SIGTERM) -> None:
@@ -43,10 +26,6 @@ def fail(process: FakeProcess, message: str = "cannot open users.yaml") -> None:
     """Report that it cannot start, and end."""
     process.update(error=f"{process.name}: {message}")
     process.exit(3)
-
-
-def never_serve(_: FakeProcess) -> None:
-    pass
 
 
 # Start

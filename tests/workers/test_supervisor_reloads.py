@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from support.processes.supervision import CONFIG, FakeProcess, Simulation
+from support.processes.supervision import CONFIG, FakeProcess, Simulation, never_serve
 from tornado_idv.reload_result import ReloadResult
 
 OTHER = CONFIG.replace("profiles", "other")
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulation]:
-    """A service that has served for a while."""
-    simulation = Simulation(tmp_path, monkeypatch)
-    simulation.start()
-    simulation.advance(10.0)
-    yield simulation
-    simulation.close()
-
-
-def never_serve(_: FakeProcess) -> None:
-    pass
 
 
 def site(service: Simulation) -> str:
