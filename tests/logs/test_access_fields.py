@@ -6,19 +6,13 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.processes.process import ServiceProcess, eventually, running
-from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY, Client
-from tornado_idv.config.load import load
-from tornado_idv.errors import Unavailable
+from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY, Client, write_config
 from tornado_idv.keys.token import issue
-from tornado_idv.model import ByNickname
-from tornado_idv.registry import installed_kinds, plugin_manager
-from tornado_idv.service.directories import open_directory
 
 pytestmark = pytest.mark.slow
 
@@ -49,8 +43,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
     """Knows alice, and cannot reach one backend."""
     folder = tmp_path_factory.mktemp("fields")
     (folder / "users.yaml").write_text(f"users: [{USERS}]\n")
-    (folder / "config.yaml").write_text(CONFIG)
-    with running(folder / "config.yaml") as service:
+    with running(write_config(folder, CONFIG)) as service:
         yield service
 
 
@@ -160,14 +153,3 @@ def test_line_of_a_rejected_request_has_no_lookup(
     service: ServiceProcess, nickname: str, key: str
 ) -> None:
     assert not {"cache", "backend", "subject"} & {*ask_all(service, nickname, key)}
-
-
-async def test_a_lookup_has_the_time_that_is_configured(tmp_path: Path) -> None:
-    """Here so little that no backend is asked any more."""
-    (tmp_path / "users.yaml").write_text(f"users: [{USERS}]\n")
-    (tmp_path / "config.yaml").write_text(CONFIG.replace("port: 0", "request_timeout: 40ms"))
-    manager = plugin_manager()
-    settings = load(tmp_path / "config.yaml", installed_kinds(manager), {})
-    async with open_directory(settings, manager) as directory:
-        with pytest.raises(Unavailable, match="the request's time is nearly over"):
-            await directory.find(ByNickname("alice"))

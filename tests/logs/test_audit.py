@@ -9,19 +9,14 @@ from pathlib import Path
 import pytest
 
 from support.processes.process import running
-from support.processes.service import CONFIG, FIXTURE
+from support.processes.service import CONFIG, USERS, write_config
 
 
 @pytest.mark.slow
 def test_start_and_stop_are_in_the_audit_log(tmp_path: Path) -> None:
     """Whatever `logging.level` is."""
-    (tmp_path / "users.yaml").write_text(FIXTURE)
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        f"{CONFIG}  - {{name: users, kind: yaml, path: users.yaml}}\n"
-        "logging: {level: error, format: json}\n"
-    )
-    with running(config) as service:
+    config = f"{CONFIG}{USERS}logging: {{level: error, format: json}}\n"
+    with running(write_config(tmp_path, config)) as service:
         service.send_signal()
         assert service.wait() == 0
         started, stopped = map(json.loads, service.read_log().splitlines())

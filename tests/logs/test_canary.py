@@ -14,7 +14,15 @@ from support.http.raw_requests import STALLED_CHUNKS
 from support.http.repeated_requests import BODY, PATH
 from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.process import running
-from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY, Client
+from support.processes.service import (
+    CONFIG,
+    EXPIRED_KEY,
+    FIXTURE,
+    KEY,
+    USERS,
+    Client,
+    write_config,
+)
 from tornado_idv.web.errors import ApiError
 
 CANARIES = {b"alice": b"zqxjk", b"Alice": b"Zqxjk", b"ALICE": b"ZQXJK", b"40001234": b"80081358"}
@@ -35,13 +43,10 @@ def test_nothing_that_was_sent_is_logged_stored_or_in_an_error_or_a_metric(tmp_p
     (tmp_path / "users.yaml").write_bytes(with_canaries(FIXTURE.encode()))
     store = tmp_path / "keys.db"
     stored_key = make_store(store, "stored")["stored"]
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        WITH_ADMIN.replace("auth:\n", "auth:\n  store: keys.db\n")
-        + "logging: {level: debug, format: json, ids: hash}\n"
-    )
+    config = WITH_ADMIN.replace("auth:\n", "auth:\n  store: keys.db\n")
+    config += "logging: {level: debug, format: json, ids: hash}\n"
     statuses, lookups = [], 0
-    with running(config) as service:
+    with running(write_config(tmp_path, config)) as service:
         client = Client(service.port)
         for data in map(with_canaries, [*TABLE.values(), STALLED_CHUNKS]):
             (reply,) = client.raw(data)
@@ -66,13 +71,8 @@ def test_nothing_that_was_sent_is_logged_stored_or_in_an_error_or_a_metric(tmp_p
 
 @pytest.mark.slow
 def test_full_ids_are_logged_where_that_is_configured(tmp_path: Path) -> None:
-    (tmp_path / "users.yaml").write_text(FIXTURE)
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        f"{CONFIG}  - {{name: users, kind: yaml, path: users.yaml}}\n"
-        "logging: {format: json, ids: full}\n"
-    )
-    with running(config) as service:
+    config = f"{CONFIG}{USERS}logging: {{format: json, ids: full}}\n"
+    with running(write_config(tmp_path, config)) as service:
         client = Client(service.port)
         client.by_input("https://profiles.example/m/alice/")
         client.by_card("4000123412341234")

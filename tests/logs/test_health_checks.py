@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.processes.process import eventually, running
-from support.processes.service import CONFIG, FIXTURE, Client
+from support.processes.service import CONFIG, USERS, Client, write_config
 
 pytestmark = pytest.mark.slow
 
@@ -18,14 +18,9 @@ def test_successful_health_checks_are_logged_if_configured(
     tmp_path: Path, setting: str, logged: list[int]
 ) -> None:
     """A failed one always is."""
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        CONFIG.replace("port: 0,", "port: 0, health_path: /healthz,")
-        + "  - {name: users, kind: yaml, path: users.yaml}\n"
-        + f"logging: {{format: json, health_checks: {setting}}}\n"
-    )
-    (tmp_path / "users.yaml").write_text(FIXTURE)
-    with running(config) as service:
+    config = CONFIG.replace("port: 0,", "port: 0, health_path: /healthz,") + USERS
+    config += f"logging: {{format: json, health_checks: {setting}}}\n"
+    with running(write_config(tmp_path, config)) as service:
         client = Client(service.port)
         assert client.send("GET", "/healthz", {"Host": "x"}).status == 200
         assert client.send("PUT", "/healthz", {"Host": "x"}).status == 405

@@ -16,7 +16,7 @@ import pytest
 from support.processes.forking import fork
 from support.processes.loggers import put_back
 from support.processes.process import TIMEOUT
-from support.processes.service import FIXTURE
+from support.processes.service import write_config
 from tornado_idv.logs.handlers import LogFormat, configure_direct_logging, configure_logging
 
 CONFIG = f"""\
@@ -97,9 +97,7 @@ def test_other_streams_get_no_priority(
 @pytest.mark.parametrize("server", ["port: 0", "port: 0, workers: 2"])
 def test_service_has_its_priorities_in_the_journal(tmp_path: Path, server: str) -> None:
     """Warnings of all processes, and the error of a start that fails."""
-    (tmp_path / "users.yaml").write_text(FIXTURE)
-    config = tmp_path / "config.yaml"
-    config.write_text(CONFIG % f"host: 0.0.0.0, {server}")
+    config = write_config(tmp_path, CONFIG % f"host: 0.0.0.0, {server}")
     lines = serve_with_a_journal(config, until="plain HTTP")
     assert {line[:3] for line in lines if '"level":"warning"' in line} == {"<4>"}
     assert {line[0] for line in lines if '"level":"info"' in line} == {"{"}
