@@ -12,8 +12,8 @@ import pytest
 from support.http.live_directory import LiveDirectory, live_directory
 from support.http.metrics import scrape
 from support.processes.admin import HasAdmin, ask_admin
-from support.processes.process import eventually, running
-from support.processes.service import CONFIG, Client, serving
+from support.processes.process import eventually
+from support.processes.service import CONFIG, USERS, Client, serving
 from tornado_idv.features.shadow import shadow as shadow_module
 from tornado_idv.features.shadow.file import ShadowFile
 from tornado_idv.features.shadow.view import RESULTS
@@ -28,7 +28,6 @@ FIXTURE = (
     '  - {nickname: "@bob", card_number: "4000000000000002", plan: Free}\n'
 )
 UNCACHED = "cache: {ttl: 0s, negative_ttl: 0s, failure_memo: 0s, stale_if_error: 0s}\n"
-SERVED = "  - {name: users, kind: yaml, path: users.yaml}\n"
 ALL = "sample: 100%, rate: 1000/s"
 
 
@@ -93,7 +92,7 @@ def change(new: LiveDirectory, case: str) -> None:
 def test_each_result_is_counted(tmp_path: Path, new: LiveDirectory, case: str) -> None:
     change(new, case)
     asked, response = ("@carol", 404) if case == "extra" else ("@alice", 200)
-    with serving(config(SERVED, shadow(new)), tmp_path) as service:
+    with serving(config(USERS, shadow(new)), tmp_path) as service:
         wait_until_open(service)
         assert Client(service.port).by_input(asked).status == response
         assert settled(service) == {case: 1}
@@ -106,14 +105,6 @@ def test_each_result_is_counted(tmp_path: Path, new: LiveDirectory, case: str) -
         (record,) = status(service)["shadows"]
         assert record["comparisons"][case] == 1
         assert {each for each, count in record["fields"].items() if count} == fields
-
-
-def test_user_is_found_by_card_in_the_shadow_too(tmp_path: Path, new: LiveDirectory) -> None:
-    with serving(config(SERVED, shadow(new)), tmp_path) as service:
-        wait_until_open(service)
-        assert Client(service.port).by_card(ALICE.card_number).status == 200
-        assert settled(service) == {"match": 1}
-    assert new.requests == [ALICE.card_number]
 
 
 def test_failure_of_the_source_is_no_question_to_the_shadow(
@@ -148,7 +139,7 @@ def test_shadow_without_its_canary_is_unverified(tmp_path: Path, new: LiveDirect
     """Of the users that it does not find alone: who is found is found."""
     text = shadow(new, more='canary: {nickname: "@bird", max_age: 0s},')
     new.absent.add("@alice")
-    with serving(config(SERVED, text), tmp_path) as service:
+    with serving(config(USERS, text), tmp_path) as service:
         # Its canary may already be a problem when it is first asked for.
         eventually(lambda: status(service)["shadows"][0]["problem"] != "not open yet")
         assert Client(service.port).by_input("@alice").status == 200
@@ -160,23 +151,12 @@ def test_shadow_without_its_canary_is_unverified(tmp_path: Path, new: LiveDirect
         assert scrape(service)("idv_degraded", part="shadow new") == 1
 
 
-def test_shadow_with_a_rejected_edit_is_unverified(tmp_path: Path) -> None:
-    (tmp_path / "new.yaml").write_text("users: []\n")
-    backend = f"  - {{name: new, kind: yaml, path: new.yaml, shadow: {{{ALL}}}}}\n"
-    with serving(config(SERVED, backend), tmp_path) as service:
-        wait_until_open(service)
-        (tmp_path / "new.yaml").write_text("users: [")
-        eventually(lambda: status(service)["shadows"][0]["problem"] is not None)
-        Client(service.port).by_input("@alice")
-        assert settled(service) == {"unverified": 1}
-
-
 def test_hanging_shadow_delays_no_response_and_is_bounded(
     tmp_path: Path, new: LiveDirectory
 ) -> None:
     new.held |= {f"@user{i}" for i in range(10)} | {"@alice"}
     text = shadow(new, more="timeout: 20s, max_concurrent: 3,")
-    with serving(config(SERVED, text), tmp_path) as service:
+    with serving(config(USERS, text), tmp_path) as service:
         wait_until_open(service)
         client, started = Client(service.port), time.monotonic()
         assert client.by_input("@alice").status == 200
@@ -198,7 +178,7 @@ def test_hanging_shadow_delays_no_response_and_is_bounded(
 
 def test_dead_shadow_opens_its_own_breaker_alone(tmp_path: Path, new: LiveDirectory) -> None:
     new.down |= {"@alice", "@bob"}
-    with serving(config(SERVED, shadow(new)), tmp_path) as service:
+    with serving(config(USERS, shadow(new)), tmp_path) as service:
         wait_until_open(service)
         for _ in range(8):
             assert Client(service.port).by_input("@alice").status == 200
@@ -217,7 +197,7 @@ def test_shadow_that_cannot_be_opened_is_opened_later(
 ) -> None:
     monkeypatch.setattr(shadow_module, "_OPEN_AGAIN", 0.01)
     backend = f"  - {{name: new, kind: yaml, path: new.yaml, shadow: {{{ALL}}}}}\n"
-    with serving(config(SERVED, backend), tmp_path) as service:
+    with serving(config(USERS, backend), tmp_path) as service:
         assert Client(service.port).by_input("@alice").status == 200
         assert counts(service) == {"skipped": 1}
         eventually(lambda: "new.yaml: cannot be read" in status(service)["shadows"][0]["problem"])
@@ -229,26 +209,12 @@ def test_shadow_that_cannot_be_opened_is_opened_later(
         assert settled(service, 2) == {"skipped": 1, "match": 1}
 
 
-def test_sample_and_rate_bound_the_comparisons(tmp_path: Path, new: LiveDirectory) -> None:
-    """Of a small sample few lookups are compared, and of all only as many as the rate allows."""
-    with serving(config(SERVED, shadow(new, "sample: 0.000001%")), tmp_path) as service:
-        wait_until_open(service)
-        for _ in range(30):
-            Client(service.port).by_input("@alice")
-        assert counts(service) == {}
-    with serving(config(SERVED, shadow(new, "sample: 100%, rate: 2/h")), tmp_path) as service:
-        wait_until_open(service)
-        for _ in range(5):
-            Client(service.port).by_input("@alice")
-        assert settled(service, 5) == {"match": 1, "skipped": 4}
-
-
 @pytest.mark.parametrize("hits", ["false", "true"])
 def test_cached_answers_are_compared_with_hits(
     tmp_path: Path, new: LiveDirectory, hits: str
 ) -> None:
     """For each of them the source is asked what it holds now."""
-    text = config(SERVED, shadow(new, f"{ALL}, hits: {hits}"), cache="")
+    text = config(USERS, shadow(new, f"{ALL}, hits: {hits}"), cache="")
     with serving(text, tmp_path) as service:
         wait_until_open(service)
         for _ in range(4):
@@ -264,7 +230,7 @@ def test_cached_answers_are_compared_with_hits(
 def test_comparisons_are_kept_by_user_in_a_file(tmp_path: Path, new: LiveDirectory) -> None:
     """What waits is written at a stop, and a service that starts again adds to it."""
     new.absent.add("@alice")
-    text = config(SERVED, shadow(new, f"{ALL}, state: new.db"))
+    text = config(USERS, shadow(new, f"{ALL}, state: new.db"))
     with serving(text, tmp_path) as service:
         wait_until_open(service)
         for number, asked in enumerate(("@alice", "@bob", "@carol"), 1):
@@ -279,19 +245,11 @@ def test_comparisons_are_kept_by_user_in_a_file(tmp_path: Path, new: LiveDirecto
     assert (contents.matches, contents.totals) == (1, {"missing": 2, "match": 2})
 
 
-def test_state_that_cannot_be_written_is_a_problem(tmp_path: Path, new: LiveDirectory) -> None:
-    text = config(SERVED, shadow(new, f"{ALL}, state: absent/new.db"))
-    with serving(text, tmp_path) as service:
-        eventually(lambda: "absent/new.db" in (status(service)["shadows"][0]["problem"] or ""))
-        assert Client(service.port).by_input("@alice").status == 200
-        assert settled(service) == {"match": 1}
-
-
 def test_query_that_the_shadow_is_not_asked_for_is_not_compared(
     tmp_path: Path, new: LiveDirectory
 ) -> None:
     with serving(
-        config(SERVED, shadow(new, more="timeout: 5s, match: '@a.*',")), tmp_path
+        config(USERS, shadow(new, more="timeout: 5s, match: '@a.*',")), tmp_path
     ) as service:
         wait_until_open(service)
         assert Client(service.port).by_input("@bob").status == 200
@@ -301,25 +259,9 @@ def test_query_that_the_shadow_is_not_asked_for_is_not_compared(
 
 
 def test_explain_and_purge_do_not_know_a_shadow(tmp_path: Path, new: LiveDirectory) -> None:
-    with serving(config(SERVED, shadow(new)), tmp_path) as service:
+    with serving(config(USERS, shadow(new)), tmp_path) as service:
         wait_until_open(service)
         explained = ask_admin(service, "/explain", {"input": "@carol"}).json
         assert [each["backend"] for each in explained["backends"]] == ["users"]
         assert ask_admin(service, "/cache/purge", {"backend": "new"}).status == 422
     assert new.requests == []
-
-
-def test_comparisons_of_workers_are_added(tmp_path: Path, new: LiveDirectory) -> None:
-    text = config(SERVED, shadow(new)).replace("port: 0,", "port: 0, workers: 2,", 1)
-    path = tmp_path / "config.yaml"
-    path.write_text(text, encoding="utf-8")
-    with running(path) as process:
-        eventually(lambda: len(status(process).get("workers", [])) == 2)
-        wait_until_open(process)
-
-        client, asked = Client(process.port), 0
-        while not all(each["requests"] for each in status(process)["workers"]) or asked < 10:
-            assert client.by_input("@alice").status == 200
-            asked += 1
-        assert settled(process, asked) == {"match": asked}
-        assert len(new.requests) == asked
