@@ -34,17 +34,22 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
-def test_output_is_utf8_in_any_locale(folder: Path) -> None:
-    """An export can be imported again."""
-    exported = subprocess.run(
+def export(folder: Path, stdout: int, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
         [*COMMAND, "users", "export", "--from", "users"],
         cwd=folder,
-        env={**os.environ, **ASCII},
-        capture_output=True,
+        env={**os.environ, **environment},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         timeout=TIMEOUT,
         check=False,
     )
+
+
+@pytest.mark.slow
+def test_output_is_utf8_in_any_locale(folder: Path) -> None:
+    """An export can be imported again."""
+    exported = export(folder, subprocess.PIPE, **ASCII)
     assert (exported.returncode, exported.stderr) == (0, b"")
     assert exported.stdout.decode("utf-8").splitlines()[1].startswith("alice,4000,Größe €")
 
@@ -72,15 +77,7 @@ def test_closed_pipe_ends_a_command_without_a_word(folder: Path) -> None:
     """
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [*COMMAND, "users", "export", "--from", "users"],
-        cwd=folder,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    done = export(folder, writer, PYTHONUNBUFFERED="1")
     os.close(writer)
     assert (done.returncode, done.stderr) == (3, b"")
 

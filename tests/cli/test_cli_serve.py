@@ -8,7 +8,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ import pytest
 
 from support.processes.forking import ForkedCommand, fork
 from support.processes.ports import free_port, listens
-from support.processes.process import COMMAND, TIMEOUT, Invoke, command, eventually, running
+from support.processes.process import COMMAND, TIMEOUT, Invoke, eventually, running
 from support.processes.proxies import find_tool
 from support.processes.service import KEY, Client
 from tornado_idv.cli.backends import load_settings
@@ -52,15 +51,6 @@ def test_serve_prints_its_address_and_backends(config: Config) -> None:
         "Keys: 1\n",
     ]
     assert "Traceback" not in service.read_log()
-
-
-def test_plain_http_on_a_network_is_logged_once_at_the_start(config: Config) -> None:
-    """Not by each worker."""
-    server = "server: {host: 0.0.0.0, port: 0, workers: 2}\n"
-    with running(config(USERS, more=server)) as service:
-        service.send_signal()
-        assert service.wait() == 0
-    assert service.read_log().count("plain HTTP on 0.0.0.0: anyone on the network") == 1
 
 
 @pytest.mark.parametrize("base_path", ["", "/identity"])
@@ -120,18 +110,6 @@ def test_make_run_takes_another_port(tmp_path: Path) -> None:
     original = (tmp_path / "config.yaml").read_text(encoding="utf-8")
     demo = (tmp_path / ".demo.yaml").read_text(encoding="utf-8")
     assert demo == (original.replace("port: 8080", "port: 4711").replace("port: 8081", "port: 0"))
-
-
-def test_a_port_in_use_is_reported(config: Config) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        path = config(USERS, more=f"server: {{port: {port}}}\n")
-        result = command("serve", "--config", str(path))
-    assert (result.returncode, result.stdout) == (3, "")
-    assert result.stderr == (
-        f"cannot listen on 127.0.0.1:{port}: Address already in use; "
-        "change server.host or server.port\n"
-    )
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import ssl
 import subprocess
@@ -193,7 +192,7 @@ def test_plain_http_on_a_network_is_warned_of_before_the_addresses(
         text = config.with_suffix(".log").read_text()
         port = everywhere.getsockname()[1]
         before, _, after = text.partition(f"Listening on http://127.0.0.1:{port}\n")
-        assert "plain HTTP on 0.0.0.0: anyone" in before
+        assert before.count("plain HTTP on 0.0.0.0: anyone") == 1
         assert before.count("is ignored") == workers
         assert after.startswith("Backends, in order: ")
 
@@ -412,17 +411,3 @@ def test_connections_of_the_gap_are_served_by_the_next_process(
         stack.enter_context(serving_activated(held, config))
         replies = [each.read_reply() for each in waiting]
         assert {reply.status if reply else None for reply in replies} == {200}
-
-
-def test_a_crash_loses_no_waiting_connection(held: Sockets, tmp_path: Path) -> None:
-    config = write(tmp_path)
-    with serving_activated(held, config) as process:
-        process.send_signal(signal.SIGSTOP)
-        with Client(places(held)[1]).connection() as waiting:
-            waiting.send(lookup_request("@alice"))
-            process.kill()
-            process.wait(TIMEOUT)
-            with serving_activated(held, config):
-                reply = waiting.read_reply()
-                assert reply is not None
-                assert reply.status == 200

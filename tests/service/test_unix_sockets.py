@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from support.http.certificate import trusting_context
 from support.processes.admin import ask_admin
 from support.processes.ports import require_ipv6
 from support.processes.process import ServiceProcess, command, eventually, running
@@ -328,16 +327,6 @@ def test_clients_without_a_trusted_proxy_share_a_limit(tmp_path: Path) -> None:
         assert failures(path, ["203.0.113.1", "203.0.113.2"] * 2) == [401, 401, 401, 429]
         assert Client(path).by_input("@alice").status == 200
         eventually(lambda: clients(service) == ["unix:"] * 5)
-
-
-@WORKERS
-def test_tls_applies_to_unix_sockets(tmp_path: Path, workers: int) -> None:
-    tls, context = "{cert_file: tls.pem, key_file: tls.pem}", trusting_context(tmp_path / "tls.pem")
-    path = tmp_path / "http.sock"
-    with running(write(tmp_path, tls=tls, workers=workers)) as service:
-        for _ in range(3):
-            assert Client(path, context).by_input("@alice").status == 200
-        eventually(lambda: clients(service) == ["unix:"] * 3)
 
 
 def test_command_of_a_demo_works(tmp_path: Path) -> None:

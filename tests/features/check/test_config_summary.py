@@ -2,8 +2,6 @@
 
 from datetime import UTC, datetime
 
-import pytest
-
 from support.fixtures.configs import GOOD, Load
 from tornado_idv.features.check.summary import summary
 from tornado_idv.interfaces.hookspecs import Kinds
@@ -92,15 +90,3 @@ def test_at_most_ten_keys_are_listed(load_text: Load, kinds: Kinds) -> None:
 
     assert keys(10) == "10: k0, k1, k2, k3, k4, k5, k6, k7, k8, k9"
     assert keys(12) == "12: k0, k1, k2, k3, k4, k5, k6, k7, k8, k9, and 2 more"
-
-
-def test_canary_is_recommended_for_a_source_that_can_lose_users(
-    load_text: Load, kinds: Kinds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = GOOD.replace("[{", "[{name: crm, kind: remote, url: x}, {")
-    assert "recommended" not in dict(summary(load_text(text), NOW, kinds))
-    monkeypatch.setattr(kinds.backends["remote"], "can_lose_users", True)
-    rows = dict(summary(load_text(text), NOW, kinds))
-    assert rows["recommended"] == "a canary (a user who must exist) for crm"
-    with_canary = text.replace("url: x", "url: x, canary: {nickname: c}")
-    assert "recommended" not in dict(summary(load_text(with_canary), NOW, kinds))

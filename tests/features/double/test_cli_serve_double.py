@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from support.processes.admin import ask_admin
+from support.processes.ports import listens
 from support.processes.process import COMMAND, TIMEOUT, command, eventually
 from support.processes.service import Client
 from tornado_idv.double import IdentityService
@@ -129,7 +130,7 @@ with IdentityService.start() as service:
         port = int(process.stdout.readline().decode().rpartition(":")[2])
         socket.create_connection(("127.0.0.1", port)).close()
         process.kill()
-    eventually(lambda: not is_listening(port))
+    eventually(lambda: not listens(port))
 
 
 def test_double_ends_by_itself_with_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,14 +156,6 @@ def test_double_starts_in_a_folder_with_modules_of_the_names_of_others(
     monkeypatch.chdir(tmp_path)
     with IdentityService.start() as service:
         assert service.requests == []
-
-
-def is_listening(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except OSError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize(

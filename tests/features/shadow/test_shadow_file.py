@@ -275,20 +275,29 @@ def test_file_in_a_folder_that_cannot_be_searched_is_not_missing(file: ShadowFil
         file.path.parent.chmod(0o700)
 
 
-def test_several_processes_write_at_once(file: ShadowFile) -> None:
-    program = """
+WRITER = """
 import sys
+from itertools import count
 from pathlib import Path
 from time import sleep
 from tornado_idv.lookup.comparison import Comparison
 from tornado_idv.features.shadow.file import Recorded, ShadowFile
 from tornado_idv.model import ByNickname, User
-path, first = Path(sys.argv[1]), int(sys.argv[2])
-file = ShadowFile(path, "new")
+file = ShadowFile(Path(sys.argv[1]), "new")
+
+def write(names):
+    users = [User("Free", "1", f"user{name}") for name in names]
+    rows = [Recorded(ByNickname(u.nickname), Comparison("match", (), u), 1.0) for u in users]
+    file.write(rows, 1.0)
+"""
+"""A program that writes comparisons of users."""
+
+
+def test_several_processes_write_at_once(file: ShadowFile) -> None:
+    program = f"""{WRITER}
+first = int(sys.argv[2])
 for number in range(first, first + 40):
-    user = User("Free", str(number), f"user{number}")
-    query = ByNickname(user.nickname)
-    file.write([Recorded(query, Comparison("match", (), user), 1.0)], 1.0)
+    write([str(number)])
     sleep(0.005)  # otherwise one may not have its turn for seconds
 """
     command = [sys.executable, "-c", program, file.path]
@@ -301,18 +310,9 @@ for number in range(first, first + 40):
 
 def test_process_that_is_killed_while_it_writes_leaves_a_whole_file(file: ShadowFile) -> None:
     """Each transaction writes 100 users: the number of them is that of the comparisons."""
-    program = """
-import sys
-from itertools import count
-from pathlib import Path
-from tornado_idv.lookup.comparison import Comparison
-from tornado_idv.features.shadow.file import Recorded, ShadowFile
-from tornado_idv.model import ByNickname, User
-file = ShadowFile(Path(sys.argv[1]), "new")
+    program = f"""{WRITER}
 for number in count():
-    users = [User("Free", "1", f"user{number}-{i}") for i in range(100)]
-    rows = [Recorded(ByNickname(u.nickname), Comparison("match", (), u), 1.0) for u in users]
-    file.write(rows, 1.0)
+    write([f"{{number}}-{{i}}" for i in range(100)])
 """
     for _ in range(5):
         before = file.read().totals.get("match", 0)

@@ -168,11 +168,6 @@ def test_figures_move_under_load(page: Chrome) -> None:
     assert len(page.find_elements(By.CSS_SELECTOR, "#charts canvas")) == 5
 
 
-def test_root_is_the_page_too(page: Chrome, service: Service) -> None:
-    page.get(f"{service.admin_url}/")
-    eventually(lambda: shown(page, "#figures"))
-
-
 def test_errors_have_a_chart_with_a_rate_of_each_kind(page: Chrome, service: Service) -> None:
     client = Client(service.port)
 
