@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,9 @@ from support.http.repeated_requests import BODY, PATH
 from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.process import running
 from support.processes.service import (
-    CONFIG,
     EXPIRED_KEY,
     FIXTURE,
     KEY,
-    USERS,
     Client,
     write_config,
 )
@@ -67,19 +64,3 @@ def test_nothing_that_was_sent_is_logged_stored_or_in_an_error_or_a_metric(tmp_p
     assert [text for text in secrets if text.lower() in log.lower()] == []
     assert log.count("request_id") == len(statuses) + 1
     assert log.count("subject") == lookups + 1
-
-
-@pytest.mark.slow
-def test_full_ids_are_logged_where_that_is_configured(tmp_path: Path) -> None:
-    config = f"{CONFIG}{USERS}logging: {{format: json, ids: full}}\n"
-    with running(write_config(tmp_path, config)) as service:
-        client = Client(service.port)
-        client.by_input("https://profiles.example/m/alice/")
-        client.by_card("4000123412341234")
-        service.send_signal()
-        assert service.wait() == 0
-        lines = map(json.loads, service.read_log().splitlines())
-    assert [line["subject"] for line in lines if "subject" in line] == [
-        "@alice",
-        "4000123412341234",
-    ]

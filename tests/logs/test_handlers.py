@@ -10,15 +10,14 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from select import PIPE_BUF
 
 import pytest
 
 from support.processes.loggers import put_back
-from support.processes.process import ServiceProcess, eventually, running
-from support.processes.service import Client, make_database, serving
+from support.processes.process import eventually, running
+from support.processes.service import Client, make_database, serving, write_config
 from tornado_idv.logs.handlers import (
     LogFormat,
     LogOutput,
@@ -63,40 +62,6 @@ MALFORMED = {
     "a query that is none": b"GET /?%zz=%tweety&;=%ff HTTP/1.1\r\nHost: x\r\n\r\n",
     "bytes beyond ASCII": b"GET /tweety\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
 }
-
-
-@dataclass
-class Case:
-    """A running service, and how to make its backend fail."""
-
-    service: ServiceProcess
-    fail: Callable[[], object]
-
-    @property
-    def client(self) -> Client:
-        return Client(self.service.port)
-
-    def fails_visibly(self, words: str) -> bool:
-        """Asks once more, and looks whether the log says so."""
-        ask(self.client, f"@{NICKNAME}")
-        return words in self.service.read_log()
-
-
-Make = Callable[[str, str], Case]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    """Runs the service over one kind of backend with some settings of logs."""
-    with ExitStack() as stack:
-
-        def start(kind: str, logs: str) -> Case:
-            backend, fail = PREPARE[kind](tmp_path, stack)
-            config = tmp_path / "config.yaml"
-            config.write_text(f"{CONFIG}logging: {logs}\nbackends: [{{name: users, {backend}}}]\n")
-            return Case(stack.enter_context(running(config)), fail)
-
-        yield start
 
 
 def _yaml(folder: Path, _: ExitStack) -> tuple[str, Callable[[], object]]:
@@ -169,21 +134,31 @@ def ask(client: Client, text: str) -> int:
     ("kind", "log_format", "ids"),
     [("yaml", "console", "none"), ("sqlite", "json", "hash"), ("upstream", "json", "hash")],
 )
-def test_no_secret_is_ever_logged(make: Make, kind: str, log_format: str, ids: str) -> None:
+def test_no_secret_is_ever_logged(tmp_path: Path, kind: str, log_format: str, ids: str) -> None:
     """At the level debug, with every backend, when all is well and when nothing is."""
-    case = make(kind, f"{{level: debug, format: {log_format}, ids: {ids}}}")
-    play_requests(case.client)
-    case.fail()
-    eventually(lambda: case.fails_visibly(FAILED[kind]))
-    assert ask(case.client, "@tweety-the-unknown") != 401
-    case.service.send_signal()
-    assert case.service.wait() == 0
-    reported = case.service.read_log() + "".join(case.service.announced)
+    with ExitStack() as stack:
+        backend, fail = PREPARE[kind](tmp_path, stack)
+        logs = f"{{level: debug, format: {log_format}, ids: {ids}}}"
+        config = f"{CONFIG}logging: {logs}\nbackends: [{{name: users, {backend}}}]\n"
+        service = stack.enter_context(running(write_config(tmp_path, config)))
+        client = Client(service.port)
+
+        def fails_visibly() -> bool:
+            ask(client, f"@{NICKNAME}")
+            return FAILED[kind] in service.read_log()
+
+        play_requests(client)
+        fail()
+        eventually(fails_visibly)
+        assert ask(client, "@tweety-the-unknown") != 401
+        service.send_signal()
+        assert service.wait() == 0
+    reported = service.read_log() + "".join(service.announced)
     assert "identify/url" in reported
     assert [secret for secret in SECRETS if secret in reported.lower()] == []
     assert "Traceback" not in reported
     if log_format == "json":
-        assert all(json.loads(line)["event"] for line in case.service.read_log().splitlines())
+        assert all(json.loads(line)["event"] for line in service.read_log().splitlines())
 
 
 class Logged:
