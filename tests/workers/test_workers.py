@@ -9,10 +9,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from prometheus_client import parser
@@ -257,22 +257,16 @@ def test_terminated_worker_is_replaced_and_loses_nothing(service: Workers) -> No
     assert set(load.results) == {"ok"}
 
 
-class Config:
-    """The configuration file of the service, restored at the end."""
+@contextmanager
+def reloading(service: Workers) -> Iterator[Callable[[str], AdminReply]]:
+    """Yield what reloads a configuration; restore that of the service at the end."""
 
-    def __init__(self, service: Workers) -> None:
-        self.service = service
-        self.path = service.folder / "config.yaml"
+    def reload(text: str) -> AdminReply:
+        (service.folder / "config.yaml").write_text(text)
+        return ask_admin(service, "/reload", {})
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self.reload(CONFIG).status == 200
-
-    def reload(self, text: str) -> AdminReply:
-        self.path.write_text(text)
-        return ask_admin(self.service, "/reload", {})
+    yield reload
+    assert reload(CONFIG).status == 200
 
 
 def profile_urls(service: Workers) -> set[str]:
@@ -287,9 +281,9 @@ HERE, THERE = {"https://profiles.example/m/alice"}, {"https://other.example/m/al
 
 def test_reload_is_effective_in_every_worker(service: Workers, notified: list[str]) -> None:
     reloads = service.metric("idv_reloads_total", result="ok")
-    with Config(service) as config:
+    with reloading(service) as reload:
         assert profile_urls(service) == HERE
-        assert config.reload(OTHER).json == {"status": "ok", "needs_restart": []}
+        assert reload(OTHER).json == {"status": "ok", "needs_restart": []}
         assert profile_urls(service) == THERE
         assert service.metric("idv_reloads_total", result="ok") == reloads + 1
         assert service.status()["last_reload"]["result"] == "ok"
@@ -300,8 +294,8 @@ def test_reload_is_effective_in_every_worker(service: Workers, notified: list[st
 
 def test_worker_that_starts_after_a_reload_has_the_new_configuration(service: Workers) -> None:
     service.wait_until_stable()
-    with Config(service) as config:
-        config.reload(OTHER + "limits: {requests: 18/hour}\n")
+    with reloading(service) as reload:
+        reload(OTHER + "limits: {requests: 18/hour}\n")
         for pid in service.pids():
             os.kill(pid, signal.SIGKILL)
             eventually(lambda pid=pid: service.has_replaced(pid))
