@@ -64,55 +64,57 @@ def backend(
     return BackendReport("crm", "upstream", breaker, 1, 7, since, error, at, None, next_probe_s)
 
 
+def good() -> BackendReport:
+    return backend("closed", None, None, 0.0)
+
+
+def merged(*backends: BackendReport) -> BackendReport:
+    """Return the report of a backend, of those of the workers."""
+    (one,) = merge([ProcessReport([each]) for each in backends]).backends
+    return one
+
+
+def degraded(*backends: BackendReport) -> list[str]:
+    report = merge([ProcessReport([each]) for each in backends])
+    return Report("ready", 1, 0.0, report, Counters()).degraded()
+
+
 def test_backend_fails_if_it_fails_in_one_worker() -> None:
-    report = merge(
-        [
-            ProcessReport([backend("closed", 20.0, "timeout", 30.0)]),
-            ProcessReport([backend("open", 10.0, "connection refused", 40.0)]),
-            ProcessReport([backend("closed", None, None, 0.0)]),
-        ]
-    )
-    (merged,) = report.backends
-    assert merged == BackendReport(
-        "crm", "upstream", "open", 3, 7, 10.0, "connection refused", 40.0
-    )
-    assert Report("ready", 1, 0.0, report, Counters()).degraded() == ["backend crm"]
+    refused = backend("open", 10.0, "connection refused", 40.0)
+    reports = backend("closed", 20.0, "timeout", 30.0), refused, good()
+    assert degraded(*reports) == ["backend crm"]
+    expected = BackendReport("crm", "upstream", "open", 3, 7, 10.0, "connection refused", 40.0)
+    assert merged(*reports) == expected
 
 
 def test_a_circuit_that_is_not_closed_and_a_problem_of_any_worker_are_degraded() -> None:
     """A call that was under way succeeds while the circuit is open."""
-    good = backend("closed", None, None, 0.0)
     for state in ("half_open", "open"):
-        report = merge([ProcessReport([good]), ProcessReport([backend(state, None, "down", 1.0)])])
-        assert Report("ready", 1, 0.0, report, Counters()).degraded() == ["backend crm"]
-    bad = backend("closed", None, None, 0.0)
+        assert degraded(good(), backend(state, None, "down", 1.0)) == ["backend crm"]
+    bad = good()
     bad.problem = "the edit was rejected"
-    report = merge([ProcessReport([good]), ProcessReport([bad])])
-    assert Report("ready", 1, 0.0, report, Counters()).degraded() == ["backend crm"]
+    assert degraded(good(), bad) == ["backend crm"]
 
 
 def test_servers_of_all_workers_are_shown_once() -> None:
-    reports = [ProcessReport([backend("closed", None, None, 0.0)]) for _ in range(3)]
+    reports = [good() for _ in range(3)]
     primary, standby = ("db1:5432", "primary"), ("db2:5432", "standby")
     for report, servers in zip(reports, ([standby, primary], [standby], []), strict=True):
-        report.backends[0].servers = servers
-    assert merge(reports).backends[0].servers == [primary, standby]
+        report.servers = servers
+    assert merged(*reports).servers == [primary, standby]
 
 
 def test_open_circuit_of_one_worker_is_shown_though_another_failed_later() -> None:
-    reports = [
-        ProcessReport([backend("open", 10.0, "connection refused", 30.0)]),
-        ProcessReport([backend("half_open", 20.0, "timeout", 40.0)]),
-    ]
-    assert [each.breaker for each in merge(reports).backends] == ["open"]
-    assert [each.breaker for each in merge(reports[1:]).backends] == ["half_open"]
+    half_open = backend("half_open", 20.0, "timeout", 40.0)
+    assert merged(backend("open", 10.0, "refused", 30.0), half_open).breaker == "open"
+    assert merged(half_open).breaker == "half_open"
 
 
 def test_next_probe_is_the_first_of_all_workers_whose_circuit_is_open() -> None:
     states = [("open", 9.0), ("open", 4.0), ("half_open", None), ("closed", None)]
-    reports = [ProcessReport([backend(each, 1.0, "x", 1.0, at)]) for each, at in states]
-    assert merge(reports).backends[0].next_probe_s == 4.0
-    assert merge(reports[2:]).backends[0].next_probe_s is None
+    reports = [backend(each, 1.0, "x", 1.0, at) for each, at in states]
+    assert merged(*reports).next_probe_s == 4.0
+    assert merged(*reports[2:]).next_probe_s is None
 
 
 def test_backend_that_fails_is_not_available_though_its_circuit_is_closed() -> None:
@@ -155,7 +157,7 @@ def test_no_worker_reports_nothing() -> None:
 
 
 def test_canary_is_found_if_every_worker_found_it() -> None:
-    reports = [ProcessReport([backend("closed", None, None, 0.0)]) for _ in range(2)]
+    reports = [good(), good()]
     for report, found in zip(reports, (True, False), strict=True):
-        report.backends[0].canaries = {"nickname": True, "card_number": found}
-    assert merge(reports).backends[0].canaries == {"nickname": True, "card_number": False}
+        report.canaries = {"nickname": True, "card_number": found}
+    assert merged(*reports).canaries == {"nickname": True, "card_number": False}

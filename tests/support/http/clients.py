@@ -59,7 +59,6 @@ def found(**members: object) -> bytes:
 
 
 def error(status: int, code: str, *fields: str) -> bytes:
-    """Return an error of the service."""
     record = {"status": "error", "code": code, "message": "Message"}
     return http(status, json.dumps(record).encode(), ECHO, *fields)
 

@@ -98,7 +98,6 @@ class Client:
 
     @property
     def connections(self) -> list[Connection]:
-        """The connections that the server has."""
         return list(self.server._connections._connections)
 
     @property

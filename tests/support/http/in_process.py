@@ -78,7 +78,6 @@ class Users(Backend[BackendOptions]):
         self.put(*users)
 
     def put(self, *users: User) -> None:
-        """Adds or replaces users."""
         for user in users:
             self.known[ByNickname(user.nickname)] = self.known[ByCard(user.card_number)] = user
         self.notify_changed()
@@ -359,7 +358,6 @@ class Harness:
         return _VARIABLE_LOG_FIELDS.sub("", "".join(self.logged)).splitlines()
 
     def call(self, ip: str = "127.0.0.1") -> FakeClient:
-        """A new connection, from an address."""
         return FakeClient(self, ip)
 
     def ask(self, *pieces: bytes) -> FakeClient:

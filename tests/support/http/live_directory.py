@@ -56,7 +56,6 @@ class LiveDirectory(ThreadingHTTPServer):
 
 
 def record(user: User) -> dict[str, Any]:
-    """Return the response with a user."""
     return {
         "status": "ok",
         "plan": user.plan,
@@ -86,7 +85,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def live_directory(*users: User) -> Iterator[LiveDirectory]:
-    """Run a directory of these users."""
     with serving_in_thread(LiveDirectory(*users)) as server:
         try:
             yield server

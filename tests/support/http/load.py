@@ -28,7 +28,6 @@ class Load:
             assert not self._stop.wait(0.01)
 
     async def run(self, clients: int) -> None:
-        """Send requests until stopped."""
         await asyncio.gather(*(self._client() for _ in range(clients)))
 
     def stop(self) -> None:

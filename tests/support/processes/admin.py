@@ -28,7 +28,6 @@ class HasAdmin(Protocol):
 
 
 def admin_port(service: HasAdmin) -> int:
-    """Return the port of the admin listener."""
     assert service.admin_url is not None
     return int(service.admin_url.rpartition(":")[2])
 

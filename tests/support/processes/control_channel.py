@@ -46,7 +46,6 @@ class ControlEnd:
                 return state
 
     def wait_until_serving(self) -> State:
-        """Return the first state of a process that serves."""
         return self.wait_for(lambda state: state.keys is not None)
 
     def receive(self) -> Message | None:

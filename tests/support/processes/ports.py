@@ -32,7 +32,6 @@ def require_ipv6() -> None:
 
 
 def listens(port: int, host: str = "127.0.0.1") -> bool:
-    """Return whether a server listens on the port."""
     try:
         socket.create_connection((host, port), timeout=10).close()
     except (ConnectionRefusedError, ConnectionResetError):  # Reset: it closed meanwhile.

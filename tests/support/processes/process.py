@@ -57,11 +57,9 @@ class ServiceProcess:
         raise AssertionError(f"ended before it said {beginning!r}: {self.log.read_text()}")
 
     def read_log(self) -> str:
-        """All that the process logged up to now."""
         return self.log.read_text()
 
     def send_signal(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Sends a signal to the process."""
         self.process.send_signal(number)
 
     def wait(self) -> int:

@@ -55,5 +55,4 @@ def anonymous_memory(pid: int) -> int:
 
 
 def open_descriptors(pid: int) -> int:
-    """Return the number of descriptors that a process has open."""
     return len([*Path(f"/proc/{pid}/fd").iterdir()])

@@ -99,7 +99,6 @@ class KeepAlive:
         return await self.read()
 
     async def read(self) -> Response:
-        """Read one response."""
         head = await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), 10)
         length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
         body = await self._reader.readexactly(length)
@@ -116,7 +115,6 @@ class ReloadHarness:
         self._log = log
 
     def write(self, text: str) -> None:
-        """Replace the configuration file."""
         self.path.write_text(text, encoding="utf-8")
 
     def load(self) -> Settings:
@@ -132,7 +130,6 @@ class ReloadHarness:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[KeepAlive]:
-        """Yield a connection."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.service.port)
         try:
             yield KeepAlive(reader, writer)
@@ -162,7 +159,6 @@ def config(
     server: str = "",
     more: str = "",
 ) -> str:
-    """Return a configuration."""
     return (
         f"profile_sites: [{site}]\nserver: {{port: 0, {server}}}\n"
         f"auth: {{keys: [{{id: caller, token: {key}}}]}}\n"

@@ -71,7 +71,6 @@ class Connection:
     _stream: BufferedReader
 
     def send(self, data: bytes) -> None:
-        """Send bytes."""
         self._sock.sendall(data)
 
     def read_reply(self) -> Reply | None:
@@ -88,7 +87,6 @@ class Connection:
 
 
 def open_socket(port: int | Path) -> socket.socket:
-    """Connect to a port, or to a Unix socket."""
     if isinstance(port, int):
         return socket.create_connection(("127.0.0.1", port), timeout=10)
     sock = socket.socket(socket.AF_UNIX)
@@ -110,7 +108,6 @@ class Client:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """Open a connection, and close it at the end."""
         with ExitStack() as stack:
             sock = stack.enter_context(open_socket(self.port))
             if self._tls is not None:
@@ -155,7 +152,6 @@ def lookup_request(text: str, key: str = KEY, path: str = "") -> bytes:
 
 
 def post_request(path: str, record: object, key: str = KEY) -> bytes:
-    """Return a POST of a record with a key."""
     fields = {**_FIELDS, "Authorization": f"Bearer {key}"}
     return _message("POST", path, fields, json.dumps(record).encode())
 

@@ -71,11 +71,9 @@ class FakeProcess:
 
     @property
     def operations(self) -> list[str]:
-        """The operations of the messages that it was sent."""
         return [each["op"] for each in self.received]
 
     def serve(self, keys: int = 1) -> None:
-        """Report that it serves."""
         self.update(keys=keys)
 
     def update(self, **changes: Any) -> None:
@@ -88,7 +86,6 @@ class FakeProcess:
         self._socket.sendall(encode({"op": op, **more}))
 
     def report(self) -> None:
-        """Report what it has counted."""
         self.update(report={"process": {}, "counters": self.counters.to_record(), "requests": 0})
 
     def disconnect(self) -> None:
@@ -100,7 +97,6 @@ class FakeProcess:
         signal.raise_signal(signal.SIGCHLD)
 
     def run(self) -> None:
-        """Do what is due."""
         if self.is_hung or self.has_ended or self._socket.fileno() < 0:
             return
         self._socket.settimeout(0)
@@ -218,7 +214,6 @@ class Simulation:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass."""
         self._end = self.now + seconds
         while self.now < self._end:
             self.supervisor._step()
@@ -266,7 +261,6 @@ class Simulation:
         return reply
 
     def overview(self) -> Any:
-        """What the manager is sent of the service."""
         return self.ask("overview")
 
     def use(self, text: str) -> Message:
@@ -276,7 +270,6 @@ class Simulation:
         return self.ask("use", content=text, prepared=prepared)
 
     def end_reload(self, result: ReloadResult) -> None:
-        """Have the manager end the reload."""
         self.manager.send("reloaded", result=result)
         self.advance(0.1)
 
