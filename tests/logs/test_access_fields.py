@@ -47,15 +47,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
         yield service
 
 
-def ask(
-    service: ServiceProcess, nickname: str, key: str | None = KEY, path: str = URL
-) -> dict[str, Any]:
-    """Some fields of the line of one request."""
-    record = ask_all(service, nickname, key, path)
+def why(record: dict[str, Any]) -> dict[str, Any]:
+    """Some fields of a line."""
     return {name: record[name] for name in WHY if name in record}
 
 
-def ask_all(
+def ask(
     service: ServiceProcess, nickname: str, key: str | None = KEY, path: str = URL
 ) -> dict[str, Any]:
     """The line of one request."""
@@ -100,7 +97,7 @@ CODE = "token_invalid_or_expired"
 def test_a_known_key_is_named_also_where_it_is_refused(
     service: ServiceProcess, key: str, fields: dict[str, Any]
 ) -> None:
-    assert ask(service, "alice", key) == fields
+    assert why(ask(service, "alice", key)) == fields
 
 
 @pytest.mark.parametrize(
@@ -125,11 +122,11 @@ def test_every_error_has_its_code(
     service: ServiceProcess, nickname: str, path: str, fields: dict[str, Any]
 ) -> None:
     for _ in range(3):  # the later ones skip the handlers where they can
-        assert ask(service, nickname, path=path) == fields
+        assert why(ask(service, nickname, path=path)) == fields
 
 
 def test_an_unreachable_backend_is_named_with_the_reason(service: ServiceProcess) -> None:
-    line = ask_all(service, "gone")
+    line = ask(service, "gone")
     assert (line["status"], line["code"]) == (503, "backend_unavailable")
     assert (line["cache"], line["backend"], line["reason"]) == ("miss", "gone", "connection failed")
     assert re.fullmatch("[0-9a-f]{16}", line["subject"])
@@ -137,13 +134,13 @@ def test_an_unreachable_backend_is_named_with_the_reason(service: ServiceProcess
 
 def test_line_of_a_lookup_names_cache_backend_and_subject(service: ServiceProcess) -> None:
     """Also where the fast path responds, to the third request."""
-    first, *others = [ask_all(service, "carol") for _ in range(4)]
+    first, *others = [ask(service, "carol") for _ in range(4)]
     assert (first["cache"], first["backend"]) == ("miss", "users")
     assert re.fullmatch("[0-9a-f]{16}", first["subject"])
     for line in others:
         assert (line["cache"], line["backend"]) == ("hit", "users")
         assert line["subject"] == first["subject"]
-    assert ask_all(service, "dave")["subject"] != first["subject"]
+    assert ask(service, "dave")["subject"] != first["subject"]
 
 
 @pytest.mark.parametrize(
@@ -152,4 +149,4 @@ def test_line_of_a_lookup_names_cache_backend_and_subject(service: ServiceProces
 def test_line_of_a_rejected_request_has_no_lookup(
     service: ServiceProcess, nickname: str, key: str
 ) -> None:
-    assert not {"cache", "backend", "subject"} & {*ask_all(service, nickname, key)}
+    assert not {"cache", "backend", "subject"} & {*ask(service, nickname, key)}

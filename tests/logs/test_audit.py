@@ -17,8 +17,7 @@ def test_start_and_stop_are_in_the_audit_log(tmp_path: Path) -> None:
     """Whatever `logging.level` is."""
     config = f"{CONFIG}{USERS}logging: {{level: error, format: json}}\n"
     with running(write_config(tmp_path, config)) as service:
-        service.send_signal()
-        assert service.wait() == 0
+        service.stop()
         started, stopped = map(json.loads, service.read_log().splitlines())
     for line in (started, stopped):
         assert line.pop("timestamp").endswith("Z")

@@ -53,8 +53,7 @@ def test_nothing_that_was_sent_is_logged_stored_or_in_an_error_or_a_metric(tmp_p
         stored = {"Authorization": f"Bearer {stored_key}"}
         assert client.post(PATH, with_canaries(BODY), stored).status == 200
         metrics = ask_admin(service, "/metrics").body
-        service.send_signal()
-        assert service.wait() == 0
+        service.stop()
         log = service.read_log()
     assert read(store)["stored"].last_used is not None
     written = metrics + b"".join(each.read_bytes() for each in tmp_path.glob("keys.db*"))

@@ -151,8 +151,7 @@ def test_no_secret_is_ever_logged(tmp_path: Path, kind: str, log_format: str, id
         fail()
         eventually(fails_visibly)
         assert ask(client, "@tweety-the-unknown") != 401
-        service.send_signal()
-        assert service.wait() == 0
+        service.stop()
     reported = service.read_log() + "".join(service.announced)
     assert "identify/url" in reported
     assert [secret for secret in SECRETS if secret in reported.lower()] == []

@@ -105,8 +105,7 @@ def test_drain_does_not_wait_for_a_disconnected_client(
             sock.sendall(sent)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             call = asked.accept() if sent == BODY else None
-        service.send_signal()
-        assert service.wait() == 0
+        service.stop()
         if call:
             call[0].close()
     assert "unanswered" not in service.read_log()
@@ -133,8 +132,7 @@ def test_a_request_without_end_is_given_up(tmp_path: Path, asked: socket.socket)
     with waiting_service(tmp_path, asked, drain) as service, caller(service) as sock:
         sock.sendall(REQUEST)
         call, _ = asked.accept()
-        service.send_signal()
-        assert service.wait() == 0
+        service.stop()
         call.close()
     assert "requests unanswered after the drain timeout" in service.read_log()
     assert "Traceback" not in service.read_log()
@@ -240,7 +238,6 @@ def test_service_without_requests_needs_no_time_to_drain(
     tmp_path: Path, asked: socket.socket
 ) -> None:
     with waiting_service(tmp_path, asked, "{timeout: 0s}") as service:
-        service.send_signal()
-        assert service.wait() == 0
+        service.stop()
     assert "unanswered" not in service.read_log()
     assert '"drained":true' in service.read_log()

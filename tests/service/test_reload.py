@@ -16,7 +16,6 @@ from support.processes.reloads import GATED, A, B, Gated, config, reloadable
 from support.processes.service import (
     KEY,
     Client,
-    lookup_request,
     make_database,
     post_request,
 )
@@ -145,10 +144,7 @@ async def test_request_in_flight_completes_in_its_configuration(tmp_path: Path) 
     """The connection stays open, and its next request is in the new one."""
     new = config(B, site="https://b.example")
     async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
-        (old,) = Gated.made
-        old.gate.clear()
-        client.writer.write(lookup_request("@alice"))
-        await old.begun.wait()
+        old = await harness.held(client)
         await harness.reload(new)
         other = await harness.ask("@alice")
         assert (other.record["plan"], other.record["profile_url"][:17]) == (
@@ -187,10 +183,7 @@ async def test_fast_path_learns_nothing_from_a_request_before_the_reload(
 ) -> None:
     """Whose path has no route any more."""
     async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
-        (old,) = Gated.made
-        old.gate.clear()
-        client.writer.write(lookup_request("@alice"))
-        await old.begun.wait()
+        old = await harness.held(client)
         await harness.reload(config(B, server="base_path: /b"))
         old.gate.set()
         assert (await client.read()).status == 200
@@ -206,10 +199,8 @@ async def test_removed_backend_is_closed_after_the_last_lookup_of_any_earlier_co
     """The first directory still uses the second backend when the third has removed it."""
     async with reloadable(tmp_path, config(*TWO)) as harness:
         first, second = Gated.made
-        first.gate.clear()
         async with harness.connected() as client:
-            client.writer.write(lookup_request("@firstly"))
-            await first.begun.wait()
+            await harness.held(client, "@firstly")
             await harness.reload(config(TWO[1]))
             await harness.reload(config(A))
             await settle()
@@ -335,13 +326,9 @@ async def test_lookup_in_flight_may_end_with_a_stale_answer(tmp_path: Path) -> N
     """Rather than with the 503 that a reload would cause."""
     text = config(A, more="cache: {ttl: 0s}\n")
     async with reloadable(tmp_path, text) as harness, harness.connected() as client:
-        (old,) = Gated.made
         assert (await client.ask("@alice")).status == 200
-        old.down = True
-        old.gate.clear()
-        old.begun.clear()
-        client.writer.write(lookup_request("@alice"))
-        await old.begun.wait()
+        Gated.made[0].down = True
+        old = await harness.held(client)
         await harness.reload(config(A, B.replace("users", "b"), more="cache: {ttl: 0s}\n"))
         old.gate.set()
         assert (await client.read()).record["plan"] == "A"
@@ -410,10 +397,7 @@ async def test_stop_during_a_reload_drains_as_always(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
-        (old,) = Gated.made
-        old.gate.clear()
-        client.writer.write(lookup_request("@alice"))
-        await old.begun.wait()
+        old = await harness.held(client)
         opening, never = asyncio.Event(), asyncio.Event()
 
         async def hang(_: Gated) -> None:

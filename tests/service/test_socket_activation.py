@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -99,8 +99,7 @@ def test_passed_sockets_replace_the_configured_address(
         (started,) = [each for each in events(config) if each["event"] == "started"]
         assert started["listen"] == [f"127.0.0.1:{port}", f"unix:{path}"]
         assert not listens(int(config.read_text().split("port: ")[1].split(",")[0]))
-        process.terminate()
-        assert process.wait(TIMEOUT) == 0
+        process.stop(TIMEOUT)
     # They are as they were: the service has closed its copies, and removed no file.
     assert held[1].getsockname() == str(path)
     assert path.is_socket()
@@ -119,8 +118,7 @@ def test_file_of_a_passed_socket_outlives_each_service(
             if workers > 1:
                 drain_worker(process.pid, config)
             assert Client(places(held)[1], context).by_input("@alice").status == 200
-            process.terminate()
-            assert process.wait(TIMEOUT) == 0
+            process.stop(TIMEOUT)
 
 
 def use_tls(config: Path) -> ssl.SSLContext:
@@ -303,9 +301,9 @@ class Load:
         self.seen: Counter[str] = Counter()
         self._stop = threading.Event()
         self._threads = [
-            threading.Thread(target=self._run, args=(look_up, each))
+            threading.Thread(target=self._run, args=(requests, each))
             for each in where
-            for look_up in (self._with_new_connections, self._with_kept_connections)
+            for requests in (1, 1_000_000)
         ]
 
     @contextmanager
@@ -324,39 +322,29 @@ class Load:
         enough = self.seen["right"] + count
         eventually(lambda: self.seen["right"] > enough)
 
-    def _run(self, look_up: Callable[[Client], None], where: int | Path) -> None:
+    def _run(self, requests: int, where: int | Path) -> None:
         while not self._stop.is_set():
             try:
-                look_up(Client(where, self._tls))
+                with Client(where, self._tls).connection() as connection:
+                    self._use(connection, requests)
             except OSError as error:
                 self.seen[type(error).__name__] += 1
             self._stop.wait(_PAUSE)
 
-    def _ask(self, connection: Connection) -> bool | None:
-        """Return whether the connection is kept; ``None`` if it ended without a response."""
-        connection.send(lookup_request("@alice"))
-        reply = connection.read_reply()
-        if reply is None:
-            return None
-        self.seen["right" if json.loads(reply.body) == ALICE else "wrong"] += 1
-        return reply.headers.get("connection") != "close"
-
-    def _with_new_connections(self, client: Client) -> None:
-        with client.connection() as connection:
-            if self._ask(connection) is None:
-                self.seen["no response on a new connection"] += 1
-
-    def _with_kept_connections(self, client: Client) -> None:
-        with client.connection() as connection:
-            for number in range(1_000_000):
-                kept = self._ask(connection)
-                if kept is None:
-                    self.seen["no response on a kept connection" if number else "no response"] += 1
-                if not kept:
-                    self.seen["closed after a response"] += kept is False
-                    return
-                if self._stop.wait(_PAUSE):
-                    return
+    def _use(self, connection: Connection, requests: int) -> None:
+        """Send so many requests on one connection, unless it is closed before."""
+        for number in range(requests):
+            connection.send(lookup_request("@alice"))
+            reply = connection.read_reply()
+            if reply is None:
+                self.seen["no response on a kept connection" if number else "no response"] += 1
+                return
+            self.seen["right" if json.loads(reply.body) == ALICE else "wrong"] += 1
+            if reply.headers.get("connection") == "close":
+                self.seen["closed after a response"] += requests > 1
+                return
+            if self._stop.wait(_PAUSE):
+                return
 
 
 @pytest.mark.parametrize(
@@ -378,8 +366,7 @@ def test_a_restart_under_load_loses_no_connection(
         with load.running():
             for _ in range(RESTARTS):
                 load.wait_for(50)
-                process.terminate()
-                assert process.wait(TIMEOUT) == 0
+                process.stop(TIMEOUT)
                 process = stack.enter_context(serving_activated(held, config))
             load.wait_for(50)
     if delay == "0s":
@@ -398,8 +385,7 @@ def test_connections_of_the_gap_are_served_by_the_next_process(
     """Also more of them than a service by itself has waiting: they have sent their request."""
     config = write(tmp_path, workers)
     with serving_activated(held, config) as process:
-        process.terminate()
-        assert process.wait(TIMEOUT) == 0
+        process.stop(TIMEOUT)
     with ExitStack() as stack:
         waiting = [
             stack.enter_context(Client(place).connection())

@@ -137,11 +137,6 @@ def answers(service: ServiceProcess) -> tuple[str, int]:
     return json.loads(found.body)["plan"], client.by_input("@bob").status
 
 
-def stop(service: ServiceProcess) -> None:
-    service.send_signal()
-    assert service.wait() == 0
-
-
 def test_shared_cache_is_not_shared_by_two_sources(
     tmp_path: Path, sources: Sources, shared: RedisServer
 ) -> None:
@@ -160,7 +155,7 @@ def test_snapshot_of_another_source_is_ignored(tmp_path: Path, sources: Sources)
     one, two = sources.secrets
     with served(tmp_path, sources, one) as service:
         assert answers(service) == ("Free", 404)
-        stop(service)
+        service.stop()
     with sources.down():
         with served(tmp_path, sources, two) as service:
             assert Client(service.port).by_input("@alice").status == 503
@@ -204,7 +199,7 @@ def test_rotated_password_keeps_the_answers_and_closes_the_connections(
                 database.run(f"ALTER ROLE idv PASSWORD '{verifier(PASSWORD)}'")
             assert Client(service.port).by_input("@alice").status == 200
             eventually(lambda: not set(before) & set(database.connections()))
-            stop(service)
+            service.stop()
         with sources.down(), served(tmp_path, sources, dsn) as service:
             assert b"Free" in Client(service.port).by_input("@alice").body
             service.process.kill()

@@ -20,8 +20,10 @@ from support.processes.proxies import find_tool
 from support.processes.service import (
     KEY,
     Client,
+    begun_request,
     lookup_request,
     open_socket,
+    status_of,
     write_config,
 )
 from support.processes.socket_activation import drain_worker
@@ -76,9 +78,7 @@ def test_requests_are_served_on_all_addresses(tmp_path: Path, workers: int) -> N
             connection = kept.enter_context(Client(place).connection())
             for _ in range(3):  # by the handlers, and by the fast path
                 connection.send(lookup_request("@alice"))
-                reply = connection.read_reply()
-                assert reply is not None
-                assert reply.status == 200
+                assert status_of(connection.read_reply()) == 200
         assert stat.S_IMODE(path.stat().st_mode) == 0o666
         lines = [line for line in service.announced if line.startswith("Listening")]
         addresses = [line.strip().partition(" on ")[2] for line in lines]
@@ -89,8 +89,7 @@ def test_requests_are_served_on_all_addresses(tmp_path: Path, workers: int) -> N
             f"unix:{path}",
         ]
         eventually(lambda: "unix:" in clients(service))
-        service.send_signal()
-        assert service.wait() == 0
+        service.stop()
     assert not path.exists()
     assert not (tmp_path / "other.sock").exists()
     assert {*clients(service)} == {"unix:", "127.0.0.1"}
@@ -99,14 +98,10 @@ def test_requests_are_served_on_all_addresses(tmp_path: Path, workers: int) -> N
 @WORKERS
 def test_drain_completes_a_request_of_a_unix_socket(tmp_path: Path, workers: int) -> None:
     config = write(tmp_path, workers=workers)
-    head, _, body = lookup_request("@alice").partition(b"\r\n\r\n")
-    with running(config) as service, Client(tmp_path / "http.sock").connection() as client:
-        client.send(head + b"\r\nExpect: 100-continue\r\n\r\n")
-        reply = client.read_reply()
-        assert reply is not None
-        assert reply.status == 100
+    path = tmp_path / "http.sock"
+    with running(config) as service, begun_request(Client(path)) as (client, body):
         service.send_signal()
-        eventually(lambda: is_refused(tmp_path / "http.sock"))
+        eventually(lambda: is_refused(path))
         client.send(body)
         reply = client.read_reply()
         assert reply is not None
@@ -217,8 +212,7 @@ def test_file_that_another_has_bound_is_left_alone(tmp_path: Path, workers: int)
     ):
         sock.bind(str(other))
         other.rename(path)
-        service.send_signal()
-        assert service.wait() == 0
+        service.stop()
         assert path.is_socket()
 
 
@@ -227,8 +221,7 @@ def test_socket_outlives_a_worker(tmp_path: Path) -> None:
     with running(config) as service:
         drain_worker(service.process.pid, config)
         assert Client(path).by_input("@alice").status == 200
-        service.send_signal()
-        assert service.wait() == 0
+        service.stop()
     assert not path.exists()
 
 
@@ -287,8 +280,7 @@ def test_owner_may_be_changed_while_it_serves(tmp_path: Path) -> None:
     with running(write(tmp_path)) as service:
         path.chmod(0o660)
         assert Client(path).by_input("@alice").status == 200
-        service.send_signal()
-        assert service.wait() == 0
+        service.stop()
     assert not path.exists()
 
 

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +19,7 @@ from support.processes.control_channel import ControlEnd
 from support.processes.loggers import put_back
 from support.processes.ports import listens
 from support.processes.process import eventually
-from support.processes.service import FIXTURE, KEY, Client
+from support.processes.service import FIXTURE, KEY, Client, begun_request
 from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.interfaces.backend import Backend, BackendOptions
@@ -333,25 +332,12 @@ def test_worker_without_a_supervisor_stops(
     assert "the supervisor is gone: stopping" in capfd.readouterr().err
 
 
-@contextmanager
-def begun_request(worker: Worker) -> Iterator[None]:
-    """Send a request without its body within, and give up at the end."""
-    head = b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
-    rest = b"\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n"
-    with worker.client.connection() as connection:
-        connection.send(head + KEY.encode() + rest)
-        continued = connection.read_reply()
-        assert continued is not None
-        assert continued.status == 100
-        yield
-
-
 def test_request_that_is_left_after_the_drain_is_in_the_exit_code(
     worker: Worker, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def supervise(control: ControlEnd) -> None:
         control.wait_until_serving()
-        with begun_request(worker):
+        with begun_request(worker.client):
             drain(control)
             control.rest()  # not one message: that may be its state while it waits
 
@@ -370,7 +356,7 @@ def test_worker_that_drains_prepares_nothing(worker: Worker) -> None:
     def supervise(control: ControlEnd) -> None:
         address = control.wait_until_serving().address
         assert address is not None
-        with begun_request(worker):
+        with begun_request(worker.client):
             drain(control)
             eventually(lambda: not listens(worker.client.port))
             asyncio.run(ask(address))

@@ -30,7 +30,14 @@ from support.processes.process import (
     eventually,
     running,
 )
-from support.processes.service import KEY, Client, lookup_request, write_config
+from support.processes.service import (
+    KEY,
+    Client,
+    begun_request,
+    lookup_request,
+    status_of,
+    write_config,
+)
 from tornado_idv.config.address import Address
 from tornado_idv.errors import StartError
 from tornado_idv.http.connection_table import HttpLimits
@@ -55,7 +62,6 @@ auth:
 backends: [{{name: users, kind: yaml, path: users.yaml}}]
 logging: {{level: info, format: json}}
 """
-BODY = b'{"input": "@alice"}'
 REQUEST = lookup_request("@alice")
 
 
@@ -334,27 +340,17 @@ def test_stop_drains_every_worker(tmp_path: Path, notified: list[str]) -> None:
     stops = notified.count("STOPPING=1")
     with running(prepare(tmp_path)) as process:
         service = Workers(process)
-        with half_a_request(service) as sock:
+        with begun_request(Client(service.port)) as (connection, body):
             process.send_signal()
             eventually(lambda: not listens(service.port))
             assert ask_admin(service, "/health/ready").status == 503
-            sock.sendall(BODY)
-            assert sock.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
+            connection.send(body)
+            assert status_of(connection.read_reply()) == 200
         assert process.wait() == 0
     lines = log_lines(service)
     assert (lines[-1]["event"], lines[-1]["drained"]) == ("stopped", True)
     assert sum(line["event"] == "request" for line in lines) > 0
     eventually(lambda: notified.count("STOPPING=1") > stops)
-
-
-@contextmanager
-def half_a_request(service: Workers) -> Iterator[socket.socket]:
-    """A connection on which everything but the body was sent."""
-    head = REQUEST.removesuffix(BODY).replace(b"Host: x", b"Host: x\r\nExpect: 100-continue")
-    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as sock:
-        sock.sendall(head)
-        assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        yield sock
 
 
 def log_lines(service: Workers) -> list[dict[str, Any]]:
@@ -374,11 +370,11 @@ def test_workers_drain_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     with running(prepare(tmp_path)) as process:
         service = Workers(process)
         pids = service.pids()
-        with half_a_request(service) as sock:
+        with begun_request(Client(service.port)) as (connection, body):
             process.send_signal(signal.SIGKILL)
             eventually(lambda: not listens(service.port))
-            sock.sendall(BODY)
-            assert sock.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
+            connection.send(body)
+            assert status_of(connection.read_reply()) == 200
         eventually(lambda: not any(map(is_running, pids)))
         with socket.create_server(("127.0.0.1", service.port)):
             pass
@@ -394,8 +390,7 @@ def test_stop_while_the_key_store_is_not_reachable_ends_the_start(tmp_path: Path
         process = fork(*arguments, stdout=log.fileno(), stderr=log.fileno())
         try:
             with silent.accept()[0]:
-                process.terminate()
-                assert process.wait(TIMEOUT) == 0
+                process.stop(TIMEOUT)
         finally:
             process.kill()
         log.seek(0)

@@ -55,6 +55,12 @@ def button(place: WebElement, name: str) -> WebElement:
     return found
 
 
+def write_body(section: WebElement, body: str) -> None:
+    area = section.find_element(By.TAG_NAME, "textarea")
+    area.clear()
+    area.send_keys(body)
+
+
 def send(page: Chrome, body: str | None, key: str = KEY) -> str:
     """Send the first operation with a body, that of the page unless given; return the result."""
     field = page.find_element(By.ID, "key")
@@ -62,9 +68,7 @@ def send(page: Chrome, body: str | None, key: str = KEY) -> str:
     field.send_keys(key)
     section = page.find_element(By.ID, "identifyByUrl")
     if body is not None:
-        area = section.find_element(By.TAG_NAME, "textarea")
-        area.clear()
-        area.send_keys(body)
+        write_body(section, body)
     result = section.find_element(By.CSS_SELECTOR, "[aria-live]")
     page.execute_script("arguments[0].textContent = ''", result)
     button(section, "Send").click()
@@ -151,9 +155,7 @@ def test_code_works_as_written(page: Chrome, language: str, command: list[str]) 
     ):
         section = page.find_element(By.ID, operation)
         if shown == "nickname_without_at":
-            area = section.find_element(By.TAG_NAME, "textarea")
-            area.clear()
-            area.send_keys('{"input": "alice"}')
+            write_body(section, '{"input": "alice"}')
         button(section, language).click()
         code = section.find_element(By.CSS_SELECTOR, "pre.code").text
         done = subprocess.run(
@@ -169,9 +171,7 @@ def test_code_works_as_written(page: Chrome, language: str, command: list[str]) 
 
 def test_code_shows_the_edited_body_and_is_copied(page: Chrome) -> None:
     section = page.find_element(By.ID, "identifyByUrl")
-    area = section.find_element(By.TAG_NAME, "textarea")
-    area.clear()
-    area.send_keys('{"input": "it\'s"}')
+    write_body(section, '{"input": "it\'s"}')
     code = section.find_element(By.CSS_SELECTOR, "pre.code").text
     assert code.endswith("""-d '{"input": "it'\\''s"}'""")
     button(section, "Copy").click()

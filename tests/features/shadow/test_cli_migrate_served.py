@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +60,7 @@ def test_users_of_all_workers_are_counted_once(invoke: Invoke, config: Path) -> 
         eventually(lambda: shadow_problem(service) is None)  # it is open
         assert look_up_all(service.port) == [200, 404]
         eventually(lambda: sum(shadow_results(service).values()) >= 81)
-        service.send_signal(signal.SIGTERM)  # after which nothing waits to be written
-        assert service.wait() == 0
+        service.stop()  # after which nothing waits to be written
         log = service.read_log()
     record = status(invoke, config)
     assert record["users"] == 41
@@ -94,8 +92,7 @@ def test_file_that_cannot_be_written_fails_no_lookup(
         done = invoke("migrate", "check", "-c", config)
         assert (done.exit_code, done.stdout) == (3, "")
         (tmp_path / "no-folder").mkdir()
-        service.send_signal(signal.SIGTERM)
-        assert service.wait() == 0
+        service.stop()
         assert service.read_log().count("no-folder") == 2  # once for each worker
     assert (tmp_path / "no-folder" / "shadow.db").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tornado_idv.features.shadow import shadow as shadow_module
 from tornado_idv.features.shadow.file import ShadowFile
 from tornado_idv.features.shadow.view import RESULTS
 from tornado_idv.model import User
+from tornado_idv.service.service import Service
 
 pytestmark = pytest.mark.slow
 
@@ -77,6 +79,14 @@ def wait_until_open(service: HasAdmin) -> None:
     eventually(lambda: status(service)["shadows"][0]["problem"] is None)
 
 
+@contextmanager
+def comparing(folder: Path, text: str) -> Iterator[Service]:
+    """Run a service whose shadow is open."""
+    with serving(text, folder) as service:
+        wait_until_open(service)
+        yield service
+
+
 def change(new: LiveDirectory, case: str) -> None:
     if case == "differs":
         new.users[0] = User("Pro", ALICE.card_number, "alice", "https://other.example/a")
@@ -92,8 +102,7 @@ def change(new: LiveDirectory, case: str) -> None:
 def test_each_result_is_counted(tmp_path: Path, new: LiveDirectory, case: str) -> None:
     change(new, case)
     asked, response = ("@carol", 404) if case == "extra" else ("@alice", 200)
-    with serving(config(USERS, shadow(new)), tmp_path) as service:
-        wait_until_open(service)
+    with comparing(tmp_path, config(USERS, shadow(new))) as service:
         assert Client(service.port).by_input(asked).status == response
         assert settled(service) == {case: 1}
         fields = {"plan", "profile_url"} if case == "differs" else set()
@@ -113,8 +122,7 @@ def test_failure_of_the_source_is_no_question_to_the_shadow(
     with live_directory(ALICE) as old:
         old.down.add("@alice")
         source = f"  - {{name: old, kind: upstream, base_url: '{old.url}'}}\n"
-        with serving(config(source, shadow(new)), tmp_path) as service:
-            wait_until_open(service)
+        with comparing(tmp_path, config(source, shadow(new))) as service:
             assert Client(service.port).by_input("@alice").status == 503
             assert settled(service) == {"source_failed": 1}
     assert new.requests == []
@@ -126,8 +134,7 @@ def test_stale_answer_in_place_of_a_failure_is_not_compared(
     cache = "cache: {ttl: 0s, stale_if_error: 1h, failure_memo: 0s}\n"
     with live_directory(ALICE) as old:
         source = f"  - {{name: old, kind: upstream, base_url: '{old.url}'}}\n"
-        with serving(config(source, shadow(new), cache=cache), tmp_path) as service:
-            wait_until_open(service)
+        with comparing(tmp_path, config(source, shadow(new), cache=cache)) as service:
             assert Client(service.port).by_input("@alice").status == 200
             assert settled(service) == {"match": 1}
             old.down.add("@alice")
@@ -156,8 +163,7 @@ def test_hanging_shadow_delays_no_response_and_is_bounded(
 ) -> None:
     new.held |= {f"@user{i}" for i in range(10)} | {"@alice"}
     text = shadow(new, more="timeout: 20s, max_concurrent: 3,")
-    with serving(config(USERS, text), tmp_path) as service:
-        wait_until_open(service)
+    with comparing(tmp_path, config(USERS, text)) as service:
         client, started = Client(service.port), time.monotonic()
         assert client.by_input("@alice").status == 200
         for i in range(10):
@@ -178,8 +184,7 @@ def test_hanging_shadow_delays_no_response_and_is_bounded(
 
 def test_dead_shadow_opens_its_own_breaker_alone(tmp_path: Path, new: LiveDirectory) -> None:
     new.down |= {"@alice", "@bob"}
-    with serving(config(USERS, shadow(new)), tmp_path) as service:
-        wait_until_open(service)
+    with comparing(tmp_path, config(USERS, shadow(new))) as service:
         for _ in range(8):
             assert Client(service.port).by_input("@alice").status == 200
         assert settled(service, 8) == {"target_failed": 8}
@@ -215,8 +220,7 @@ def test_cached_answers_are_compared_with_hits(
 ) -> None:
     """For each of them the source is asked what it holds now."""
     text = config(USERS, shadow(new, f"{ALL}, hits: {hits}"), cache="")
-    with serving(text, tmp_path) as service:
-        wait_until_open(service)
+    with comparing(tmp_path, text) as service:
         for _ in range(4):
             assert Client(service.port).by_input("@alice").status == 200
         calls = 4 if hits == "true" else 1
@@ -231,13 +235,11 @@ def test_comparisons_are_kept_by_user_in_a_file(tmp_path: Path, new: LiveDirecto
     """What waits is written at a stop, and a service that starts again adds to it."""
     new.absent.add("@alice")
     text = config(USERS, shadow(new, f"{ALL}, state: new.db"))
-    with serving(text, tmp_path) as service:
-        wait_until_open(service)
+    with comparing(tmp_path, text) as service:
         for number, asked in enumerate(("@alice", "@bob", "@carol"), 1):
             Client(service.port).by_input(asked)
             settled(service, number)
-    with serving(text, tmp_path) as service:
-        wait_until_open(service)
+    with comparing(tmp_path, text) as service:
         Client(service.port).by_input("@alice")
         settled(service)
     contents = ShadowFile(tmp_path / "new.db", "new").read()
@@ -248,10 +250,9 @@ def test_comparisons_are_kept_by_user_in_a_file(tmp_path: Path, new: LiveDirecto
 def test_query_that_the_shadow_is_not_asked_for_is_not_compared(
     tmp_path: Path, new: LiveDirectory
 ) -> None:
-    with serving(
-        config(USERS, shadow(new, more="timeout: 5s, match: '@a.*',")), tmp_path
+    with comparing(
+        tmp_path, config(USERS, shadow(new, more="timeout: 5s, match: '@a.*',"))
     ) as service:
-        wait_until_open(service)
         assert Client(service.port).by_input("@bob").status == 200
         assert Client(service.port).by_input("@alice").status == 200
         assert settled(service) == {"match": 1}
@@ -259,8 +260,7 @@ def test_query_that_the_shadow_is_not_asked_for_is_not_compared(
 
 
 def test_explain_and_purge_do_not_know_a_shadow(tmp_path: Path, new: LiveDirectory) -> None:
-    with serving(config(USERS, shadow(new)), tmp_path) as service:
-        wait_until_open(service)
+    with comparing(tmp_path, config(USERS, shadow(new))) as service:
         explained = ask_admin(service, "/explain", {"input": "@carol"}).json
         assert [each["backend"] for each in explained["backends"]] == ["users"]
         assert ask_admin(service, "/cache/purge", {"backend": "new"}).status == 422

@@ -21,8 +21,7 @@ _LISTENERS = (
 
 
 def stop(service: ServiceProcess) -> None:
-    service.send_signal()
-    assert service.wait() == 0
+    service.stop()
 
 
 def test_answers_of_postgres_with_notify_are_kept_until_it_can_be_reached(

@@ -49,8 +49,7 @@ def served(
 
 
 def stop(service: ServiceProcess) -> None:
-    service.send_signal()
-    assert service.wait() == 0
+    service.stop()
 
 
 def _is_stale_logged(service: ServiceProcess) -> bool:

@@ -44,6 +44,7 @@ FIXTURE += f"""\
 """
 ENABLED = CONFIG.replace("port: 0,", "port: 0, verify: true,")
 INPUT, CARD = {"X-Idv-Input": "@bob"}, {"X-Idv-Card": "5"}
+AUTHORIZED = {"Host": "x", "Authorization": f"Bearer {KEY}", **INPUT}
 REJECTED = {
     "nothing": ({}, "identifier_header"),
     "both": ({**INPUT, **CARD}, "identifier_header"),
@@ -180,9 +181,8 @@ def test_method_and_fields_of_the_proxys_client_do_not_matter(client: Client, me
 
 
 def test_request_that_is_rejected_before_its_route_has_no_code_of_a_user(client: Client) -> None:
-    fields = {"Host": "x", "Authorization": f"Bearer {KEY}", **INPUT}
     for path, body, status in ((VERIFY + "/a" * 1100, b"", 414), (VERIFY, b"a" * 20_000, 413)):
-        reply = client.send("POST", path, fields, body)
+        reply = client.send("POST", path, AUTHORIZED, body)
         assert (reply.status, reply.headers.get("x-idv-code")) == (status, None)
         assert reply.code is not None
 
@@ -190,25 +190,22 @@ def test_request_that_is_rejected_before_its_route_has_no_code_of_a_user(client:
 def test_route_is_off_by_default(folder: Path) -> None:
     """Its 404 has no code of ours, so that no proxy takes it for that of a user."""
     with serving(CONFIG + USERS, folder) as service:
-        fields = {"Host": "x", "Authorization": f"Bearer {KEY}", **INPUT}
         for path in (VERIFY, f"{VERIFY}/"):
-            reply = Client(service.port).send("GET", path, fields)
+            reply = Client(service.port).send("GET", path, AUTHORIZED)
             assert (reply.status, reply.code) == (404, "no_such_route")
             assert "x-idv-code" not in reply.headers
 
 
 def test_paths_beside_the_route_are_none(client: Client) -> None:
-    fields = {"Host": "x", "Authorization": f"Bearer {KEY}", **INPUT}
     for path in (f"{VERIFY}x", f"{VERIFY}-other/", "/verify", f"/x{VERIFY}", "/api/v1/"):
-        assert client.send("GET", path, fields).code == "no_such_route"
+        assert client.send("GET", path, AUTHORIZED).code == "no_such_route"
 
 
 def test_route_follows_the_base_path(folder: Path) -> None:
     config = ENABLED.replace("port: 0,", "port: 0, base_path: /x.y,") + USERS
     with serving(config, folder) as service:
         assert verify(Client(service.port), INPUT, path=f"/x.y{VERIFY}").status == 200
-        fields = {"Host": "x", "Authorization": f"Bearer {KEY}", **INPUT}
-        assert Client(service.port).send("GET", f"/x-y{VERIFY}", fields).code == "no_such_route"
+        assert Client(service.port).send("GET", f"/x-y{VERIFY}", AUTHORIZED).code == "no_such_route"
 
 
 def test_backend_that_fails_is_503(folder: Path) -> None:

@@ -52,6 +52,11 @@ class ForkedCommand:
         with suppress(ProcessLookupError):  # it has ended
             signal.pidfd_send_signal(self._descriptor, number)
 
+    def stop(self, timeout: float) -> None:
+        self.terminate()
+        code = self.wait(timeout)
+        assert code == 0, code
+
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
 

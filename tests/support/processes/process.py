@@ -62,6 +62,12 @@ class ServiceProcess:
     def send_signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 
+    def stop(self) -> None:
+        """Stop the service as its service manager does, without an error."""
+        self.send_signal()
+        code = self.wait()
+        assert code == 0, code
+
     def wait(self) -> int:
         """Waits for the end, and gives the exit code."""
         self.announced += self.stdout.readlines()

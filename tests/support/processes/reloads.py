@@ -141,6 +141,15 @@ class ReloadHarness:
         async with self.connected() as client:
             return await client.ask(text, **options)
 
+    async def held(self, client: KeepAlive, text: str = "@alice") -> Gated:
+        """Send a lookup; return the first backend that was made, which holds it from now on."""
+        backend = Gated.made[0]
+        backend.gate.clear()
+        backend.begun.clear()
+        client.writer.write(lookup_request(text))
+        await backend.begun.wait()
+        return backend
+
     def cached(self) -> list[str | None]:
         """Return what the cache contributed to each lookup up to now."""
         self._log.flush()

@@ -151,6 +151,21 @@ def lookup_request(text: str, key: str = KEY, path: str = "") -> bytes:
     return post_request(path or of_kind, {member: text}, key)
 
 
+@contextmanager
+def begun_request(client: Client) -> Iterator[tuple[Connection, bytes]]:
+    """Yield a connection on which all of a lookup but its body is sent, and the body."""
+    head, _, body = lookup_request("@alice").partition(b"\r\n\r\n")
+    with client.connection() as connection:
+        connection.send(head + b"\r\nExpect: 100-continue\r\n\r\n")
+        assert status_of(connection.read_reply()) == 100
+        yield connection, body
+
+
+def status_of(reply: Reply | None) -> int | None:
+    """Return the status of a reply; None if the connection has ended instead."""
+    return reply.status if reply else None
+
+
 def post_request(path: str, record: object, key: str = KEY) -> bytes:
     fields = {**_FIELDS, "Authorization": f"Bearer {key}"}
     return _message("POST", path, fields, json.dumps(record).encode())
