@@ -162,14 +162,19 @@ def test_abstract_socket_is_served_by_its_name(tmp_path: Path) -> None:
             assert not any("unix sockets" in str(each["event"]) for each in events(config))
 
 
-def test_programs_that_it_starts_are_not_passed_the_sockets(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("pid", "count"),
+    [("1", "0"), ("1", "2"), ("", "2"), (str(os.getpid()), "0"), (str(os.getpid()), "many")],
+    ids=["another, none", "another", "no process", "none", "no number"],
+)
+def test_without_sockets_for_this_process_none_is_used_or_passed_on(
+    monkeypatch: pytest.MonkeyPatch, pid: str, count: str
 ) -> None:
-    for pid in ("1", str(os.getpid())):
-        for name, value in {"PID": pid, "FDS": "0", "FDNAMES": "a:b"}.items():
-            monkeypatch.setenv(f"LISTEN_{name}", value)
-        assert passed_sockets() == []
-        assert not any(name.startswith("LISTEN_") for name in os.environ)
+    """Then it binds its own; programs that it starts are not passed the sockets."""
+    for name, value in {"PID": pid, "FDS": count, "FDNAMES": "a:b"}.items():
+        monkeypatch.setenv(f"LISTEN_{name}", value)
+    assert passed_sockets() == []
+    assert not any(name.startswith("LISTEN_") for name in os.environ)
 
 
 @WORKERS
@@ -207,19 +212,6 @@ def test_only_the_service_has_the_sockets(held: Sockets, tmp_path: Path, workers
                         info = Path(f"/proc/{pid}/fdinfo/{each.name}").read_text()
                         flags = int(info.split("flags:")[1].split()[0], 8)
                         assert flags & os.O_CLOEXEC, each
-
-
-@pytest.mark.parametrize(("pid", "count"), [("1", "2"), ("", "2"), ("$$", "0"), ("$$", "many")])
-def test_without_sockets_for_this_process_it_binds_its_own(
-    held: Sockets, tmp_path: Path, pid: str, count: str
-) -> None:
-    config = write(tmp_path)
-    with serving_activated(held, config, pid=pid, count=count):
-        (started,) = [each for each in events(config) if each["event"] == "started"]
-        (address,) = started["listen"]
-        assert address.startswith("127.0.0.1:")
-        assert Client(int(address.split(":")[1])).by_input("@alice").status == 200
-        assert int(address.split(":")[1]) != held[0].getsockname()[1]
 
 
 @WORKERS

@@ -30,6 +30,7 @@ OUR_CONFIGS = [
     ),
 ]
 USERS = "name: users, kind: yaml, path: users.yaml"
+Config = Callable[..., Path]
 BROKEN = """\
 profile_sites: [https://profiles.example]
 sever: {port: 8080}
@@ -39,7 +40,7 @@ backends:
 """
 
 
-def test_a_valid_file_is_summarized(invoke: Invoke, config: Callable[..., Path]) -> None:
+def test_a_valid_file_is_summarized(invoke: Invoke, config: Config) -> None:
     """On one screen, with the texts in one column."""
     path = config("name: users, kind: yaml, path: users.yaml", more="server: {port: 4711}\n")
     result = invoke("check", "-c", path)
@@ -107,7 +108,7 @@ WRONG = "name: wrong, kind: yaml, path: wrong.yaml"
 
 
 def test_backends_that_cannot_be_opened_are_reported(
-    invoke: Invoke, config: Callable[..., Path], folder: Path
+    invoke: Invoke, config: Config, folder: Path
 ) -> None:
     """Of every backend, all of it, at the backend's place in the file."""
     (folder / "wrong.yaml").write_text(WRONG_FIXTURE)
@@ -138,7 +139,7 @@ TLS = "server: {tls: {cert_file: cert.pem, key_file: key.pem}}\n"
     ids=["no certificate", "no key", "empty key", "empty certificate", "another key", "encrypted"],
 )
 def test_tls_files_are_loaded(
-    invoke: Invoke, config: Callable[..., Path], folder: Path, files: tuple[str, str], problem: str
+    invoke: Invoke, config: Config, folder: Path, files: tuple[str, str], problem: str
 ) -> None:
     for name, text in zip(("cert.pem", "key.pem"), files, strict=True):
         if text is not None:
@@ -158,7 +159,7 @@ auth: {keys: [{id: shop, sha256: "${file:no.sha256}", owner: "${env:NO_OWNER}"}]
 """
 
 
-def test_config_only_needs_no_secrets(invoke: Invoke, config: Callable[..., Path]) -> None:
+def test_config_only_needs_no_secrets(invoke: Invoke, config: Config) -> None:
     path = config(USERS, more=SECRETS)
     absent = [
         "server.port: the environment variable NO_PORT is not set",
@@ -183,7 +184,7 @@ def test_config_only_needs_no_secrets(invoke: Invoke, config: Callable[..., Path
 
 
 def test_config_only_summarizes_settings_that_need_no_missing_secret(
-    invoke: Invoke, config: Callable[..., Path]
+    invoke: Invoke, config: Config
 ) -> None:
     upstream = "name: crm, kind: upstream, base_url: 'http://x', auth: {kind: bearer, token: %s}"
     path = config(*[upstream.replace("crm", f"crm{i}") % f"'${{env:NO_{i}}}'" for i in range(12)])
@@ -193,7 +194,7 @@ def test_config_only_summarizes_settings_that_need_no_missing_secret(
     assert result.stdout.count("not resolved") == 12
 
 
-def test_config_only_reports_other_problems(invoke: Invoke, config: Callable[..., Path]) -> None:
+def test_config_only_reports_other_problems(invoke: Invoke, config: Config) -> None:
     """A reference that could be resolved nowhere is one of them."""
     path = config(USERS, more=SECRETS + "logging: {level: loud, format: '${env}'}\n")
     result = invoke("check", "-c", path, "--config-only")
@@ -240,9 +241,7 @@ def test_secret_that_every_user_may_read_gives_a_warning(
         assert ("every user" in done.stderr) is warns
 
 
-def test_at_most_a_hundred_problems_are_printed(
-    invoke: Invoke, config: Callable[..., Path]
-) -> None:
+def test_at_most_a_hundred_problems_are_printed(invoke: Invoke, config: Config) -> None:
     path = config(USERS, more="".join(f"setting_{i}: 1\n" for i in range(1000)))
     result = invoke("check", "-c", path)
     assert result.exit_code == 1
@@ -254,7 +253,7 @@ def test_at_most_a_hundred_problems_are_printed(
 
 @pytest.mark.parametrize(("host", "warns"), [("0.0.0.0", True), ("127.0.0.1", False)])
 def test_plain_http_on_a_network_gives_a_warning(
-    invoke: Invoke, config: Callable[..., Path], host: str, *, warns: bool
+    invoke: Invoke, config: Config, host: str, *, warns: bool
 ) -> None:
     path = config(USERS, more=f"server: {{host: {host}, port: 0}}\n")
     for options in ((), ("--config-only",)):
@@ -274,9 +273,7 @@ def unindexed(folder: Path) -> str:
     return "name: slow, kind: sqlite, path: users.db"
 
 
-def test_warnings_of_backends_are_printed(
-    invoke: Invoke, config: Callable[..., Path], unindexed: str
-) -> None:
+def test_warnings_of_backends_are_printed(invoke: Invoke, config: Config, unindexed: str) -> None:
     """Once more by each run, though the log is not set up; it is no problem."""
     path = config(USERS, unindexed)
     for _ in range(2):
@@ -290,9 +287,7 @@ def test_warnings_of_backends_are_printed(
     assert (record["ok"], len(record["warnings"])) == (True, len(lines))
 
 
-def test_warnings_and_problems_are_printed(
-    invoke: Invoke, config: Callable[..., Path], unindexed: str
-) -> None:
+def test_warnings_and_problems_are_printed(invoke: Invoke, config: Config, unindexed: str) -> None:
     path = config(unindexed, GONE)
     result = invoke("check", "-c", path)
     assert result.exit_code == 1
@@ -301,7 +296,7 @@ def test_warnings_and_problems_are_printed(
     assert last.startswith(f"{path}:4:5: backends[1]: ")
 
 
-def test_check_restores_the_log_handlers(invoke: Invoke, config: Callable[..., Path]) -> None:
+def test_check_restores_the_log_handlers(invoke: Invoke, config: Config) -> None:
     before = logging.getLogger().handlers[:]
     invoke("check", "-c", config(USERS))
     assert logging.getLogger().handlers == before

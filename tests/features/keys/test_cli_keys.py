@@ -55,6 +55,7 @@ def run(invoke: Invoke, path: Path) -> Callable[..., Result]:
 
 
 Run = Callable[..., Result]
+Config = Callable[..., Path]
 
 
 def test_token_is_printed_once_and_alone(run: Run, path: Path) -> None:
@@ -371,19 +372,6 @@ def test_list_fits_a_terminal_without_empty_columns(run: Run, path: Path) -> Non
     assert sum(long in line for line in run("list").stdout.splitlines()) == 1
 
 
-def test_states_of_keys_are_listed(run: Run, varied: Path) -> None:
-    records = json.loads(run("list", "--json").stdout)
-    assert {each["id"]: each["state"] for each in records} == {
-        "early": "not valid yet",
-        "gone": "revoked",
-        "new": "valid",
-        "off": "disabled",
-        "old": "valid",
-        "over": "expired",
-        "used": "valid",
-    }
-
-
 def test_every_attribute_of_a_key_is_shown(run: Run, path: Path) -> None:
     make_store(path)
     tokens = (Token(digest("a"), NOW, NOW + 60), Token(digest("b"), NOW + 1))
@@ -480,9 +468,7 @@ def test_json_has_the_token_and_the_key(run: Run, path: Path, name: str) -> None
     assert (shown["id"], shown["state"]) == ("shop", "valid")
 
 
-def test_store_of_the_configuration_is_used(
-    invoke: Invoke, config: Callable[..., Path], path: Path
-) -> None:
+def test_store_of_the_configuration_is_used(invoke: Invoke, config: Config, path: Path) -> None:
     """Secrets, which this user may not have, are not needed, and other settings may be wrong."""
     keys = "keys: [{id: fixed, sha256: '${env:NO_SUCH_DIGEST}'}]"
     file = config(USERS, more=f"admin: 1\nauth: {{store: keys.db, {keys}}}\n")
@@ -495,7 +481,7 @@ def test_store_of_the_configuration_is_used(
 
 @pytest.mark.parametrize("by", ["sha256: '{}'", "token: '{}'"])
 def test_token_of_a_configured_key_is_not_imported(
-    invoke: Invoke, config: Callable[..., Path], path: Path, tmp_path: Path, by: str
+    invoke: Invoke, config: Config, path: Path, tmp_path: Path, by: str
 ) -> None:
     token = new_token("fixed")
     value = by.format(digest(token).hex() if "sha" in by else token)
@@ -521,7 +507,7 @@ def test_token_of_a_configured_key_is_not_imported(
     ids=["not set", "not resolved", "not valid"],
 )
 def test_configuration_without_a_store_is_explained(
-    invoke: Invoke, config: Callable[..., Path], auth: str, message: str
+    invoke: Invoke, config: Config, auth: str, message: str
 ) -> None:
     file = config(USERS, more=f"auth: {auth}\n")
     result = invoke("keys", "list", "-c", file)
@@ -537,11 +523,7 @@ def test_configuration_without_a_store_is_explained(
     ],
 )
 def test_nothing_is_changed_where_a_signal_comes_before_the_commit(
-    run: Run,
-    path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    change: str,
-    number: signal.Signals,
+    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch, change: str, number: signal.Signals
 ) -> None:
     """The exit code is none that a command has at its end."""
     method = change.split(maxsplit=1)[0].replace("issue", "add")

@@ -34,6 +34,8 @@ HEADER = "id,nickname,note\n"
 ALICE = '1,@alice,"two\nlines"\n'
 BOB = "2,@bob,\n"
 CAROL = "3,@carol,x\n"
+Reconcile = Callable[..., Result]
+Now = Callable[[float], None]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 @pytest.fixture
 def reconcile(
-    invoke: Invoke, double: IdentityService, tmp_path: Path, now: Callable[[float], None]
+    invoke: Invoke, double: IdentityService, tmp_path: Path, now: Now
 ) -> Callable[..., Result]:
     """Run the command in a folder with gone.json and gone.csv, on a list of accounts."""
 
@@ -102,7 +104,7 @@ def counts(result: Result) -> dict[str, int]:
 
 
 def test_account_is_listed_once_it_was_gone_for_the_grace(
-    reconcile: Callable[..., Result], now: Callable[[float], None], tmp_path: Path
+    reconcile: Reconcile, now: Now, tmp_path: Path
 ) -> None:
     listed = []
     for day in (0, 1, 2.9, 3, 9):
@@ -114,9 +116,7 @@ def test_account_is_listed_once_it_was_gone_for_the_grace(
     assert counts(result) == {"accounts": 3, "found": 1, "gone": 2, "deletable": 2}
 
 
-def test_waiting_accounts_are_reported(
-    reconcile: Callable[..., Result], now: Callable[[float], None]
-) -> None:
+def test_waiting_accounts_are_reported(reconcile: Reconcile, now: Now) -> None:
     result = reconcile(HEADER + BOB)
     (waiting,) = json.loads(result.stdout)["waiting"]
     assert waiting["identifier"] == "@bob"
@@ -125,11 +125,7 @@ def test_waiting_accounts_are_reported(
 
 @pytest.mark.parametrize("between", ["found", "undetermined", "not in the list"])
 def test_grace_begins_again_for_an_account_that_was_not_gone_in_between(
-    reconcile: Callable[..., Result],
-    now: Callable[[float], None],
-    double: IdentityService,
-    tmp_path: Path,
-    between: str,
+    reconcile: Reconcile, now: Now, double: IdentityService, tmp_path: Path, between: str
 ) -> None:
     others = "".join(f"{number},@user{number},\n" for number in range(200))
     assert reconcile(HEADER + BOB + others).exit_code == 0
@@ -174,8 +170,8 @@ def test_grace_begins_again_for_an_account_that_was_not_gone_in_between(
     ],
 )
 def test_exit_codes_and_files_that_stay(
-    reconcile: Callable[..., Result],
-    now: Callable[[float], None],
+    reconcile: Reconcile,
+    now: Now,
     double: IdentityService,
     tmp_path: Path,
     case: tuple[dict[str, Any] | None, tuple[str, ...], int, str],
@@ -196,14 +192,12 @@ def test_exit_codes_and_files_that_stay(
 
 
 @pytest.mark.parametrize("key", ["unknown-key", ""])
-def test_key_that_is_not_valid(reconcile: Callable[..., Result], key: str) -> None:
+def test_key_that_is_not_valid(reconcile: Reconcile, key: str) -> None:
     result = reconcile(HEADER + BOB, key=key)
     assert (result.exit_code, "key" in result.output) == (3 if key else 2, True)
 
 
-def test_state_of_another_list_or_no_state(
-    reconcile: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_state_of_another_list_or_no_state(reconcile: Reconcile, tmp_path: Path) -> None:
     first = HEADER + "".join(f"{number},@a{number},\n" for number in range(200))
     assert reconcile(first, "--max-gone", "100%").exit_code == 0
     half = HEADER + "".join(f"{number},@a{number},\n" for number in range(190))
@@ -235,9 +229,7 @@ def test_state_of_another_list_or_no_state(
     ],
 )
 def test_formats_keep_rows_as_they_are(
-    reconcile: Callable[..., Result],
-    tmp_path: Path,
-    case: tuple[str, str, tuple[str, ...], str],
+    reconcile: Reconcile, tmp_path: Path, case: tuple[str, str, tuple[str, ...], str]
 ) -> None:
     name, accounts, options, listed = case
     result = reconcile(accounts, "--grace", "0s", *options, name=name)
@@ -266,7 +258,7 @@ def test_formats_keep_rows_as_they_are(
     ],
 )
 def test_row_of_another_form_is_named(
-    reconcile: Callable[..., Result], name: str, accounts: str, line: int, message: str
+    reconcile: Reconcile, name: str, accounts: str, line: int, message: str
 ) -> None:
     result = reconcile(accounts, name=name)
     (problem,) = json.loads(result.stdout)["problems"]
@@ -276,8 +268,8 @@ def test_row_of_another_form_is_named(
 
 @pytest.mark.parametrize("statuses", [(None, 200), (200, None), (None, 200, None), (None, 503)])
 def test_account_with_two_rows_is_gone_in_both_or_waits(
-    reconcile: Callable[..., Result],
-    now: Callable[[float], None],
+    reconcile: Reconcile,
+    now: Now,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     statuses: tuple[int | None, ...],
@@ -303,9 +295,7 @@ def test_account_with_two_rows_is_gone_in_both_or_waits(
 
 
 @pytest.mark.parametrize("same", ["--state", "--output", "--key-file"])
-def test_files_must_be_different(
-    reconcile: Callable[..., Result], tmp_path: Path, same: str
-) -> None:
+def test_files_must_be_different(reconcile: Reconcile, tmp_path: Path, same: str) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "accounts.csv")
     result = reconcile(HEADER + BOB, same, str(tmp_path / "link"), "--grace", "0s")
     assert (result.exit_code, "must be different files" in result.output) == (2, True)
@@ -314,7 +304,7 @@ def test_files_must_be_different(
 
 @pytest.mark.parametrize("name", ["--state", "--output"])
 def test_no_file_is_written_if_one_cannot_be(
-    reconcile: Callable[..., Result], tmp_path: Path, name: str
+    reconcile: Reconcile, tmp_path: Path, name: str
 ) -> None:
     result = reconcile(HEADER + BOB, name, str(tmp_path / "missing" / "file"))
     assert (result.exit_code, "cannot be written" in result.output) == (2, True)
@@ -324,7 +314,7 @@ def test_no_file_is_written_if_one_cannot_be(
 
 @pytest.mark.parametrize("since", ["2999-01-01T00:00:00Z", "x", "0001-01-01T00:00:00", 5])
 def test_absence_from_the_future_begins_again_and_another_state_is_refused(
-    reconcile: Callable[..., Result], tmp_path: Path, since: object
+    reconcile: Reconcile, tmp_path: Path, since: object
 ) -> None:
     assert reconcile(HEADER + BOB).exit_code == 0
     state = json.loads((tmp_path / "gone.json").read_bytes())
@@ -337,7 +327,7 @@ def test_absence_from_the_future_begins_again_and_another_state_is_refused(
 
 
 def test_grace_of_a_clock_that_was_wrong_once_is_not_over(
-    reconcile: Callable[..., Result], now: Callable[[float], None], tmp_path: Path
+    reconcile: Reconcile, now: Now, tmp_path: Path
 ) -> None:
     """It was behind, and the service has the same clock."""
     for days in (-9, 0, 1):
@@ -351,11 +341,7 @@ def test_grace_of_a_clock_that_was_wrong_once_is_not_over(
 
 @pytest.mark.parametrize(("seconds", "code"), [(-70, 3), (-40, 0), (40, 0), (70, 3)])
 def test_run_with_another_clock_than_the_service_is_refused(
-    reconcile: Callable[..., Result],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    seconds: float,
-    code: int,
+    reconcile: Reconcile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float, code: int
 ) -> None:
     assert reconcile(HEADER + BOB).exit_code == 0
     state = (tmp_path / "gone.json").read_bytes()
@@ -368,7 +354,7 @@ def test_run_with_another_clock_than_the_service_is_refused(
 
 
 def test_run_beside_another_with_the_same_state_is_refused(
-    reconcile: Callable[..., Result], tmp_path: Path
+    reconcile: Reconcile, tmp_path: Path
 ) -> None:
     with locked(tmp_path / "gone.json"):
         result = reconcile(HEADER + BOB)
@@ -394,18 +380,14 @@ INVALID = "".join(f"{line},{line}@example.com,\n" for line in range(9))
     ],
 )
 def test_bounds_are_of_the_accounts_that_they_are_about(
-    reconcile: Callable[..., Result],
-    accounts: str,
-    options: tuple[str, ...],
-    code: int,
-    text: str,
+    reconcile: Reconcile, accounts: str, options: tuple[str, ...], code: int, text: str
 ) -> None:
     result = reconcile(HEADER + accounts, *("--grace", "0s", "--max-invalid", "1%"), *options)
     assert (result.exit_code, text in result.output) == (code, True), result.output
 
 
 def test_undetermined_accounts_are_a_part_of_the_valid_ones(
-    reconcile: Callable[..., Result], double: IdentityService
+    reconcile: Reconcile, double: IdentityService
 ) -> None:
     double.fail("@bob", status=503)
     options = ("--max-invalid", "9", "--max-undetermined", "10%")
@@ -414,7 +396,7 @@ def test_undetermined_accounts_are_a_part_of_the_valid_ones(
 
 
 def test_output_keeps_the_rights_of_the_file_that_it_replaces(
-    reconcile: Callable[..., Result], tmp_path: Path
+    reconcile: Reconcile, tmp_path: Path
 ) -> None:
     output = tmp_path / "gone.csv"
     output.write_text("old", encoding="utf-8")
@@ -425,7 +407,7 @@ def test_output_keeps_the_rights_of_the_file_that_it_replaces(
 
 
 def test_invalid_identifiers_are_listed_and_never_gone(
-    reconcile: Callable[..., Result], tmp_path: Path
+    reconcile: Reconcile, tmp_path: Path
 ) -> None:
     result = reconcile(HEADER + ALICE + "7,bob,\n8,,\n9,@a b,\n", "--grace", "0s")
     record = json.loads(result.stdout)
@@ -435,7 +417,7 @@ def test_invalid_identifiers_are_listed_and_never_gone(
 
 
 def test_undetermined_accounts_are_asked_again(
-    reconcile: Callable[..., Result], double: IdentityService, monkeypatch: pytest.MonkeyPatch
+    reconcile: Reconcile, double: IdentityService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("tornado_idv.features.reconcile.command.sleep", pauses.append)
@@ -455,7 +437,7 @@ def test_undetermined_accounts_are_asked_again(
     ],
 )
 def test_users_are_looked_up_once_more_before_their_accounts_are_listed(
-    reconcile: Callable[..., Result],
+    reconcile: Reconcile,
     double: IdentityService,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -509,7 +491,7 @@ UNSCOPED = (MissingScope("the key lacks the scope"), None)
     ],
 )
 def test_results_that_end_a_run(
-    reconcile: Callable[..., Result],
+    reconcile: Reconcile,
     monkeypatch: pytest.MonkeyPatch,
     *,
     results: list[tuple[ClientError | None, bool | None]],

@@ -31,6 +31,11 @@ def _short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shadow_state, "_INTERVAL", 0.01)
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "shadow.db"
+
+
 def started(path: Path, clock: Callable[[], float] = lambda: 1.0) -> ShadowState:
     state = ShadowState(path, "new", clock=clock)
     state.start()
@@ -45,9 +50,8 @@ def users(path: Path) -> int:
 
 
 async def test_comparisons_are_written_every_few_seconds_and_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "shadow.db"
     state = started(path)
     await until(lambda: path.exists() and path.stat().st_size)  # before anything is compared
     state.record(ByNickname("alice"), MISSING, 1.0)
@@ -67,9 +71,8 @@ async def test_comparisons_are_written_every_few_seconds_and_at_the_end(
     assert (users(path), totals) == (2, {"missing": 1, "match": 1})
 
 
-async def test_removed_file_is_made_again(tmp_path: Path) -> None:
+async def test_removed_file_is_made_again(path: Path) -> None:
     """So that comparisons of before it do not count."""
-    path = tmp_path / "shadow.db"
     now = [1.0]
     state = started(path, clock=lambda: now[0])
     state.record(ByNickname("alice"), MISSING, 1.0)
@@ -109,8 +112,7 @@ async def test_failure_is_logged_once_and_nothing_is_lost(
     ]
 
 
-async def test_read_only_file_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "shadow.db"
+async def test_read_only_file_is_a_problem(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await started(path).close()
     connect = sqlite3.connect
     monkeypatch.setattr(  # as for a user without the permission, which root has
@@ -138,7 +140,7 @@ async def test_read_only_file_is_a_problem(tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 async def test_dropped_comparisons_are_reported_to_the_file(
-    tmp_path: Path,
+    path: Path,
     monkeypatch: pytest.MonkeyPatch,
     *,
     before: int,
@@ -149,7 +151,7 @@ async def test_dropped_comparisons_are_reported_to_the_file(
     """Comparisons that wait are bounded: ``before`` the first write, and ``during`` it."""
     monkeypatch.setattr(shadow_state, "_MAX_WAITING", 100)
     monkeypatch.setattr(shadow_state, "_MIN_INTERVAL", 0.0)
-    state = ShadowState(tmp_path / "shadow.db", "new")
+    state = ShadowState(path, "new")
     calls: list[tuple[int, bool]] = []
 
     def record(count: int) -> None:
@@ -172,30 +174,30 @@ async def test_dropped_comparisons_are_reported_to_the_file(
 
 
 async def test_unexpected_error_is_a_problem_without_values(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def failing(*_: object, **__: object) -> None:
         raise KeyError("alice")
 
     with monkeypatch.context() as patch:
         patch.setattr(ShadowFile, "write", failing)
-        state = started(tmp_path / "shadow.db")
+        state = started(path)
         state.record(ByNickname("alice"), MISSING, 1.0)
         await until(lambda: state.problem)
         assert "in failing" in (state.problem or "")
         assert "in failing" in caplog.text
         assert "alice'" not in f"{state.problem}{caplog.text}"
     await state.close()
-    assert users(tmp_path / "shadow.db") == 1
+    assert users(path) == 1
 
 
 async def test_file_that_hangs_delays_neither_lookups_nor_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writing, held = Event(), Event()
     monkeypatch.setattr(ShadowFile, "write", lambda *_, **__: writing.set() or held.wait())
     monkeypatch.setattr(shadow_state, "_CLOSE_TIMEOUT", 0.05)
-    state = started(tmp_path / "shadow.db")
+    state = started(path)
     await until(writing.is_set)
     began = time.monotonic()
     state.record(ByNickname("alice"), MISSING, 1.0)
@@ -228,22 +230,22 @@ def test_scope_is_that_of_the_users(given: dict[str, Any], *, is_other: bool) ->
 
 
 async def test_what_did_not_match_is_written_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is killed then has lost matches alone."""
     monkeypatch.setattr(shadow_state, "_INTERVAL", 1e6)
     monkeypatch.setattr(shadow_state, "_MIN_INTERVAL", 0.0)
-    state = started(tmp_path / "shadow.db")
-    await until((tmp_path / "shadow.db").exists)
+    state = started(path)
+    await until(path.exists)
     for number in range(3):
         user = User("Free", str(number), f"user{number}")
         state.record(ByNickname(user.nickname), Comparison("missing", (), user), 1.0)
-        await until(lambda count=number + 1: users(tmp_path / "shadow.db") == count)
+        await until(lambda count=number + 1: users(path) == count)
     await state.close()
 
 
-async def test_problem_of_the_shadow_is_in_the_file(tmp_path: Path) -> None:
-    state, path = ShadowState(tmp_path / "shadow.db", "new"), tmp_path / "shadow.db"
+async def test_problem_of_the_shadow_is_in_the_file(path: Path) -> None:
+    state = ShadowState(path, "new")
     problem: str | None = "not open yet"
     state.start(lambda: problem)
     await until(lambda: users(path) == 0 and path.exists() and path.stat().st_size > 0)
@@ -253,18 +255,18 @@ async def test_problem_of_the_shadow_is_in_the_file(tmp_path: Path) -> None:
     await state.close()
 
 
-async def test_what_did_not_match_is_due_after_its_age(tmp_path: Path) -> None:
+async def test_what_did_not_match_is_due_after_its_age(path: Path) -> None:
     now = 20.0
-    state = started(tmp_path / "shadow.db", lambda: now)
-    await until((tmp_path / "shadow.db").exists)
+    state = started(path, lambda: now)
+    await until(path.exists)
     state.record(ByNickname("alice"), MISSING, 50.0)
     state.record(ByCard("4000"), MISSING, 30.0)
-    await until(lambda: users(tmp_path / "shadow.db") == 1)
+    await until(lambda: users(path) == 1)
     now = 100.0
     assert await state.due(60.0, 10) == [ByCard("4000")]
     now = 111.0
     assert {*await state.due(60.0, 10)} == {ByCard("4000"), ByNickname("alice")}
     await state.close(discard=True)
-    assert users(tmp_path / "shadow.db") == 0
-    (tmp_path / "shadow.db").unlink()
+    assert users(path) == 0
+    path.unlink()
     assert await state.due(60.0, 10) == []

@@ -35,6 +35,7 @@ from tornado_idv.features.users.staging import Staging
 ALICE_ROW, BOB_ROW = csv_row(ALICE), csv_row(BOB)
 Users = Callable[..., Result]
 Source = Callable[..., Path]
+Config = Callable[..., Path]
 
 
 @pytest.fixture
@@ -260,7 +261,7 @@ def test_list_that_names_who_would_not_be_found_is_refused(
 
 
 def test_backend_says_how_many_users_may_be_removed(
-    source: Source, config: Callable[..., Path], invoke: Invoke
+    source: Source, config: Config, invoke: Invoke
 ) -> None:
     file = config("name: people, kind: sqlite, path: people.db, max_removed: 50%")
     sqlite_databases.write(file.with_name("people.db"), *map(user, range(10)))
@@ -609,7 +610,7 @@ def test_import_whose_rejected_rows_cannot_be_written_changes_nothing(
 
 @pytest.mark.slow
 def test_import_whose_result_cannot_be_printed_is_done(
-    source: Source, config: Callable[..., Path], users: Users
+    source: Source, config: Config, users: Users
 ) -> None:
     arguments = ["import", source(HEADER + ALICE_ROW), "--to", "people", "--json", "--config"]
     file = config("name: people, kind: sqlite, path: people.db")
@@ -621,9 +622,7 @@ def test_import_whose_result_cannot_be_printed_is_done(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["generate --count 9", "export --from people"])
-def test_users_that_cannot_be_printed_are_an_error(
-    config: Callable[..., Path], folder: Path, name: str
-) -> None:
+def test_users_that_cannot_be_printed_are_an_error(config: Config, folder: Path, name: str) -> None:
     sqlite_databases.write(folder / "people.db", ALICE)
     file = config("name: people, kind: sqlite, path: people.db")
     given = ["--config", file] if "export" in name else []
@@ -640,7 +639,7 @@ def test_list_that_cannot_be_read_is_named(users: Users) -> None:
 
 @pytest.mark.slow
 def test_import_shows_its_progress_on_a_terminal(
-    source: Source, config: Callable[..., Path], invoke: Invoke
+    source: Source, config: Config, invoke: Invoke
 ) -> None:
     """The share that is done."""
     path = config("name: people, kind: sqlite, path: people.db")

@@ -15,6 +15,7 @@ from support.processes.process import Invoke
 from tornado_idv import User
 
 Users = Callable[..., Result]
+Config = Callable[..., Path]
 
 
 def test_compare_reports_each_difference(users: Users, folder: Path) -> None:
@@ -106,7 +107,7 @@ def test_sample_is_chosen_at_random_and_is_the_same_each_time(users: Users, fold
 
 @pytest.mark.parametrize("sample", [[], ["--sample", "1"]], ids=["all", "sample"])
 def test_case_of_nicknames_is_no_difference_where_it_is_folded(
-    invoke: Invoke, config: Callable[..., Path], folder: Path, sample: list[str]
+    invoke: Invoke, config: Config, folder: Path, sample: list[str]
 ) -> None:
     sqlite_databases.write(folder / "people.db", User("Free", "1", "Alice"))
     sqlite_databases.write(folder / "other.db", User("Free", "1", "alicE"))

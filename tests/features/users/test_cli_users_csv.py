@@ -13,6 +13,7 @@ from support.databases.sqlite_databases import ALICE, BOB
 from support.databases.user_lists import HEADER, csv_row
 
 Users = Callable[..., Result]
+Source = Callable[..., Path]
 LIST = HEADER + csv_row(ALICE) + csv_row(BOB)
 WORKBOOK = "this is an Excel workbook; save it as CSV UTF-8"
 UTF_16 = "this is UTF-16; add --encoding utf-16"
@@ -112,7 +113,7 @@ def test_workbook_is_named_by_its_extension_too(users: Users, folder: Path) -> N
     ("character", "option"), [(";", ";"), ("\t", "tab"), ("\t", "\t"), ("|", "|")]
 )
 def test_fields_are_read_with_the_given_delimiter(
-    users: Users, source: Callable[..., Path], character: str, option: str
+    users: Users, source: Source, character: str, option: str
 ) -> None:
     """In the header, among valid rows and in a row that is read by itself, with a BOM in front."""
     rows = f"{HEADER}{csv_row(ALICE)}{csv_row(BOB)}carl,1,a,b,\n".replace(",", character)
@@ -124,16 +125,12 @@ def test_fields_are_read_with_the_given_delimiter(
     assert ":4: 5 fields instead of 4" in Path(f"{file}.rejected").read_text()
 
 
-def test_comma_is_named_where_another_delimiter_is_given(
-    users: Users, source: Callable[..., Path]
-) -> None:
+def test_comma_is_named_where_another_delimiter_is_given(users: Users, source: Source) -> None:
     done = users("import", source(LIST), "--to", "people", "--delimiter", ";")
     assert (done.exit_code, "separated by ','; add --delimiter ," in done.stderr) == (1, True)
 
 
-def test_other_columns_may_have_no_name_and_any_order(
-    users: Users, source: Callable[..., Path]
-) -> None:
+def test_other_columns_may_have_no_name_and_any_order(users: Users, source: Source) -> None:
     """As a spreadsheet writes empty columns; ours may have other names."""
     file = source("plan,,2fa,card,nick,\nFree,,x,1,alice,\n")
     names = ("--map", "nick=nickname", "--map", "card=card_number")
@@ -153,7 +150,7 @@ def test_list_in_another_encoding_is_read(users: Users, folder: Path) -> None:
     assert done.exit_code == 1
 
 
-def test_rows_without_a_value_are_none(users: Users, source: Callable[..., Path]) -> None:
+def test_rows_without_a_value_are_none(users: Users, source: Source) -> None:
     """As a spreadsheet writes rows that were cleared."""
     file = source(LIST + " ,,,\n" + ",,\n" * 1247 + "\n")
     done = users("import", file, "--to", "people", "--max-rejected", 0, "--expect-rows", 2)
@@ -161,13 +158,13 @@ def test_rows_without_a_value_are_none(users: Users, source: Callable[..., Path]
     assert not Path(f"{file}.rejected").exists()
 
 
-def test_array_of_json_is_named(users: Users, source: Callable[..., Path]) -> None:
+def test_array_of_json_is_named(users: Users, source: Source) -> None:
     done = users("import", source('[\n{"nickname": "a"}]', "list.json"), "--to", "people")
     assert done.exit_code == 1
     assert "this is a JSON array; write one object in each" in done.stderr
 
 
-def test_plans_are_counted(users: Users, source: Callable[..., Path]) -> None:
+def test_plans_are_counted(users: Users, source: Source) -> None:
     plans = ("Free", "Pro") * 1000
     rows = "".join(f"u{number},{number},{plan},\n" for number, plan in enumerate(plans))
     done = users("import", source(f"{HEADER}{rows}x,9999,Fre,\n"), "--to", "people")

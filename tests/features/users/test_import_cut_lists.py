@@ -22,6 +22,8 @@ from tornado_idv.identifiers import FIELDS, Identifiers, ProfileSite
 
 IDENTIFIERS = Identifiers([ProfileSite.parse("https://profiles.example")])
 SITE = "https://elsewhere.example"
+Users = Callable[..., Result]
+Source = Callable[..., Path]
 COLUMNS = {name: name for name in FIELDS}
 ROWS = [
     ("ana", "4000", "Free", ""),
@@ -158,9 +160,7 @@ def test_list_that_is_whole_is_imported(tmp_path: Path, rows: str) -> None:
         (f"ana,1,Free,{SITE}/a\nben,2,Pro,", "if the row is complete, add a line break"),
     ],
 )
-def test_cut_list_is_named(
-    users: Callable[..., Result], source: Callable[..., Path], rows: str, message: str
-) -> None:
+def test_cut_list_is_named(users: Users, source: Source, rows: str, message: str) -> None:
     done = users("import", source(HEADER + rows), "--to", "people", "--merge")
     assert (done.exit_code, message in done.stderr) == (1, True), done.stderr
     assert "nothing was changed" in done.stderr
@@ -176,7 +176,7 @@ def test_cut_list_is_named(
     ids=["plan", "profile_url"],
 )
 def test_last_line_with_the_beginning_of_a_stored_value_is_refused(
-    users: Callable[..., Result], source: Callable[..., Path], folder: Path, header: str, end: str
+    users: Users, source: Source, folder: Path, header: str, end: str
 ) -> None:
     """Where no other row of the list has the whole value."""
     path, stored = folder / "people.db", [User("Pro Plus", "2", "ben", f"{SITE}/b")]
@@ -190,7 +190,7 @@ def test_last_line_with_the_beginning_of_a_stored_value_is_refused(
 
 
 def test_list_that_is_cut_within_its_last_line_break_is_refused(
-    users: Callable[..., Result], source: Callable[..., Path]
+    users: Users, source: Source
 ) -> None:
     file = source(f"{HEADER}ana,1,Free,\nben,2,Pro,\n".replace("\n", "\r\n")[:-1])
     done = users("import", file, "--to", "people")
@@ -198,7 +198,7 @@ def test_list_that_is_cut_within_its_last_line_break_is_refused(
 
 
 def test_rejected_rows_of_a_descriptor_are_in_the_current_folder(
-    users: Callable[..., Result], folder: Path, monkeypatch: pytest.MonkeyPatch
+    users: Users, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in ``import <(command)``, whose file the shell names /dev/fd/63."""
     monkeypatch.chdir(folder)
