@@ -9,7 +9,7 @@ from tornado_idv import LookupFailed, Unavailable
 
 
 class State(Enum):
-    """The states of a backend. Each value describes a lookup in this state."""
+    """The states of a backend. The value of each member says what a lookup does in this state."""
 
     CLOSED = "fails, before `open` and after `close`"
     CONNECTED = "runs"

@@ -86,7 +86,7 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @property
     def serves(self) -> frozenset[type[Query]]:
-        """The kinds of query with an SQL query in the options. Without SQL queries, both kinds."""
+        """The kinds of query for which the options have SQL, or both if lookups read ``table``."""
         return frozenset(self.options.queries) or super().serves
 
     @property
@@ -97,7 +97,7 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @property
     def revision(self) -> str | None:
-        """The id of the listener's session. If it changes, changes of users may be missed."""
+        """The id of the listener's session. A new session may have missed changes of users."""
         return None if self._listener is None else self._listener.session
 
     @property

@@ -19,7 +19,7 @@ Fetch: TypeAlias = Callable[[str, str | list[str]], Awaitable[Result]]
 _MAX_SIZE = 32
 """Maximum number of lookups in a batch. A slow row or a lost connection affects all of them."""
 _Waiter: TypeAlias = "tuple[str, asyncio.Future[Result | LookupFailed | None]]"
-"""A value, and a future for its outcome. ``None`` means: look the value up by a single query."""
+"""A value and a future. If the future's result is ``None``, a single query must follow."""
 
 
 class BatchFailed(Exception):

@@ -10,14 +10,14 @@ import asyncpg
 from asyncpg.prepared_stmt import PreparedStatement
 
 _MAX_PREPARED = 16
-"""If this many statements are prepared, all are dropped, since some are for replaced tables."""
+"""Maximum number of statements to keep prepared. Before a further statement, all are dropped."""
 
 
 class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
-    """A connection without asyncpg's cache of statements. Leaving ``with`` closes the connection.
+    """A connection without asyncpg's cache of statements. The end of a ``with`` block closes it.
 
-    asyncpg's cache names statements by a number per process. Behind a pooler, two processes may use
-    one session, and by the same name, one process could run a statement of the other.
+    asyncpg's cache numbers the statements of each process. Behind a pooler, two processes may use
+    one session. If their statements had the same name, one could run a statement of the other.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -27,7 +27,7 @@ class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no typ
         """``address`` is the host with its port. ``server`` identifies the server, because a load
         balancer may have several servers at one address."""
         self.standby: object = "unknown"
-        """The last `Result.standby`. ``None`` is kept: a primary never becomes a standby."""
+        """The last `Result.standby`. ``None`` is final, as a primary never becomes a standby."""
 
     def __enter__(self) -> Self:
         return self

@@ -34,9 +34,9 @@ _OTHER_ROLE = TargetServerAttributeNotMatched()
 class Connector:
     """Opens connections to the first suitable host of a URI.
 
-    The host with the address ``last``, the last to be reached, is tried first. Each of the
-    ``roles`` is tried at every host before the next role. If there are hosts to ``avoid``, they are
-    tried last, and all other hosts in random order.
+    The host that was connected last (``last``) is tried first. Each of the ``roles`` is tried at
+    every host before the next role. If ``avoid`` names hosts, they are tried last, and the other
+    hosts in random order.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Database:
         self._connector = self._new_connector()
         self.pool = Pool(self._connector.connect, options.pool.max)
         self._timeline = ""
-        """The timeline of the primary at the last inspection. Each promotion begins a later one."""
+        """The primary's WAL timeline at the last inspection. Each promotion begins a new one."""
         self._rejected = ""
         """The address of the last standby that `move` rejected because it was behind."""
         self._has_hung = False
@@ -128,8 +128,8 @@ class Database:
         """Validate the table on a separate connection, with the ``search_path`` of the role.
 
         The host in use is tried first. With ``in_order``, the hosts are tried in the order of the
-        URI, unless a standby is behind. Afterwards, lookups use the chosen host. If the table is
-        `Broken`, the connections for lookups are closed.
+        URI, unless a standby may be behind its primary. Afterwards, lookups use the chosen host. If
+        the table is `Broken`, the connections for lookups are closed.
         """
         last = self._connector.last
         is_well = not any(problem for _, problem in self.executor.servers.values())
@@ -178,7 +178,7 @@ class Database:
         return connection
 
     def _leave_other_hosts(self, connection: Connection) -> None:
-        """Replace connections to other hosts, because two hosts may have different users."""
+        """Replace connections to hosts other than this one, because hosts may differ in users."""
         if any(each.address != connection.address for each in self.pool.connections):
             self.pool.replace()
 
@@ -227,7 +227,7 @@ class Database:
         await self.fetch(NO_LOOKUP, "")
 
     async def follows(self, connection: Connection | None = None) -> bool:
-        """Wait up to 2 s until a standby is within ``max_lag``. Return whether it is.
+        """Wait up to 2 s until the lag of a standby is at most ``max_lag``. Return whether it is.
 
         Without ``connection``, check the server in use.
         """

@@ -61,7 +61,7 @@ _OF_CLIENT = {
     ),
     (asyncpg.InternalClientError, asyncpg.InterfaceError): "the connection was lost",
 }
-"""Reasons for asyncpg's own errors, except a `ValueError`: it means a wrong query or dsn."""
+"""Reasons for asyncpg's own errors, but not for a `ValueError` (a wrong query or dsn)."""
 
 
 class ReplacedError(Unavailable):
@@ -89,7 +89,7 @@ def is_timeout(error: BaseException) -> bool:
 
 
 def most_informative(errors: Sequence[Exception]) -> Exception:
-    """Return one error of several hosts: first "too many connections", last a wrong role."""
+    """Return "too many connections" if any host gave it, "wrong role" only if every host did."""
 
     def rank(error: Exception) -> tuple[bool, bool]:
         return not is_full(error), isinstance(error, asyncpg.TargetServerAttributeNotMatched)

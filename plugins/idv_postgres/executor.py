@@ -28,7 +28,7 @@ class Executor:
         self._rollback_timeout = options.timeout * _ROLLBACK_SHARE
         self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
         self.settings: dict[str, str] = {}
-        """Settings of each session. Empty behind a pooler: there, each transaction has its own."""
+        """Settings of each session, but empty behind a pooler: `_transaction` sets them there."""
         if options.prepared_statements:
             self.settings = {
                 "application_name": "tornado-idv",
@@ -41,7 +41,7 @@ class Executor:
         self.lookups = Lookups({})
         self.standbys = Standbys(options.max_lag)
         self.servers: dict[str, tuple[str, str | None]] = {}
-        """For each address, its role and the reason to distrust its "not found", or ``None``."""
+        """For each address, its role, and why its "not found" is not trusted (or ``None``)."""
 
     async def run(self, connection: Connection, sql: str, value: str | list[str]) -> Result:
         """Run a lookup for one or several values. For several, it may raise `TimeoutError`.

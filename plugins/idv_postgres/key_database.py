@@ -25,7 +25,7 @@ from tornado_idv import KeyStoreError, MissingKeyStoreError, UncertainChangeErro
 _TIMEOUT = 3.0
 """Maximum seconds for a statement, in addition to the wait for a lock.
 
-If the server hangs, this time can pass before changes of keys on its successor take effect."""
+After a failover from a server that hangs, changes of keys may take effect only after this time."""
 _BATCH_TIMEOUT = 10.0
 """Maximum seconds for a statement with many rows."""
 _PING_TIMEOUT = 1.0
@@ -141,7 +141,7 @@ class KeyDatabase:
     ) -> tuple[set[str] | None, Iterable[Sequence[Any]], dict[bytes, tuple[Any, ...]]]:
         """Run a query, and compare its rows (id, digest and others) with the rows ``before``.
 
-        Return the changed ids, or ``None`` without ``before``, their rows, and all rows by digest.
+        Return changed ids (``None`` without ``before``), their rows, and all rows by digest.
         """
         now = {row[1]: tuple(row) for row in self.execute(sql)}
         if before is None:

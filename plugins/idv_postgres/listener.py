@@ -45,7 +45,7 @@ class Listener:
     pause: ClassVar[float] = 1.0
     """Seconds between two attempts to connect."""
     batch_interval: ClassVar[float] = 0.25
-    """Seconds to collect changes for one purge, because each drops all cached "not found"."""
+    """Seconds to collect changes for one purge. Each purge drops all cached "not found"."""
 
     def __init__(
         self, options: PostgresOptions, database: Database, purge: Callable[..., None]
@@ -61,7 +61,7 @@ class Listener:
         )
         self._changed: set[str] = set()
         self._has_purged = asyncio.Event()
-        """An event that is set by a purge of changes, until the WAL position after them is read."""
+        """Set by a purge of notified changes, and cleared before the WAL position is read."""
         self._last_reason = ""
         self.session: str | None = None
 
@@ -109,7 +109,7 @@ class Listener:
                 self._purge()
 
     async def _read_files(self, connection: Connection) -> tuple[object, str]:
-        """Return the storage files of the relations of lookups, and the current WAL position."""
+        """Return the storage files of the relations that lookups read, and the WAL position."""
         relation = self._database.executor.lookups.relation
         files, position = await connection.fetchrow(_FILES, relation and relation.sql)
         return files, position
@@ -132,7 +132,7 @@ class Listener:
             self._purge(*map(self._query, changed))
 
     def _query(self, payload: str) -> Query:
-        """Return the query for a payload. It is a nickname, or ``card:`` with a card number."""
+        """Return the query for a NOTIFY payload: a nickname, or ``card:`` and a card number."""
         if payload.startswith("card:"):
             return ByCard(payload.removeprefix("card:"))
         # As in every query, only the case of ASCII letters is folded.

@@ -1,8 +1,8 @@
 """The SQL statements of lookups, their validation and their results.
 
-A statement reads a table, or is based on a query of the operator. PostgreSQL's ``=`` depends on the
-type and collation of the column (``citext``, padded ``char``, a nondeterministic collation), and
-may find other values. So a lookup compares twice: first by ``=``, with the index, then bytewise.
+A statement reads a table, or is based on a query of the operator. PostgreSQL's ``=`` may find other
+values than requested, depending on the column's type (``citext``, padded ``char``) and collation.
+So a lookup compares twice: first by ``=``, with the index, then bytewise.
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ class Result(NamedTuple):
     rows: Sequence[Sequence[Any]]
     reason: str | None = None
     storable: bool = True
-    """Whether the result may be cached, because it includes the last notified change."""
+    """True if the result includes the last notified change, so that it may be cached."""
     standby: object = None
     """An identifier of the standby and its WAL receiver, or ``None`` for a primary."""
     may_repeat: bool = False
-    """Whether the standby caught up during the lookup, so that the same lookup is now reliable."""
+    """True if the standby caught up during the lookup, so that a repeated lookup is reliable."""
     address: str = ""
     """The `Connection.address`."""
     origin: str = ""

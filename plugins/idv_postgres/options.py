@@ -47,7 +47,7 @@ class Dsn:
     """A validated connection URI."""
 
     uris: Mapping[str, str]
-    """A URI for each host alone, by the address of the host, in the order of the configured URI."""
+    """For the address of each host, in the configured order, a URI with this host alone."""
     roles: Sequence[str]
     """The roles for ``target_session_attrs``. Each is tried at every host before the next role."""
     name: str

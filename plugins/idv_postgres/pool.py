@@ -1,7 +1,7 @@
 """A pool of connections for lookups.
 
-The pool of asyncpg takes twice as long as a lookup (80 µs and 40 µs, CPython 3.11), because it
-creates a task to reset each returned connection. After a lookup, nothing needs a reset.
+asyncpg's pool would add 80 µs to a lookup of 40 µs (CPython 3.11), because it creates a task to
+reset each returned connection. After a lookup, nothing needs a reset.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Pool:
             connection.terminate()
 
     async def close(self) -> None:
-        """Close every connection, idle ones with a message, so that the server logs no error."""
+        """Close all connections. Idle ones first send Terminate, so the server logs no error."""
         idle = [connection.close(timeout=_CLOSE_TIMEOUT) for connection in self._idle]
         await asyncio.gather(*idle, return_exceptions=True)
         self.terminate()

@@ -63,7 +63,7 @@ class Relation:
     sample: Sequence[str] = field(compare=False)
     """Some nicknames in the relation, in lower case if lookups ignore the case."""
     server: str = field(compare=False)
-    """The start time of the server. On another server, an unrelated table may have this oid."""
+    """The start time, as an id of the server. Another server may use ``oid`` for another table."""
 
 
 async def resolve(
@@ -103,8 +103,8 @@ async def _require_same_users(
 ) -> None:
     """Raise `Broken` unless ``relation`` may replace the earlier relation ``before``.
 
-    If ``relation`` has users, and the old table is still in the same schema of this server, it may:
-    a job has exchanged their names. Otherwise, it must have half of the users in the old sample.
+    ``relation`` is accepted if it has users and the old table is still in its schema, because then
+    a job has exchanged their names. Otherwise, it needs half of the users in ``before.sample``.
     """
     may_be_renamed = relation.sample and before.server == relation.server
     if may_be_renamed and await connection.fetchval(_IS_RENAMED, before.oid, relation.oid):

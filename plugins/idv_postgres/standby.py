@@ -26,7 +26,7 @@ WHERE pg_catalog.pg_is_in_recovery()
 Any role may run this SELECT. The replayed position is read first, so it exceeds the received
 position only if the WAL receiver has received nothing yet."""
 NO_LOOKUP = "SELECT $1::text, NULL, NULL, NULL LIMIT 0"
-"""The SQL of a lookup that finds no row. By `with_state`, it returns only the state."""
+"""SQL of a lookup without rows. Extended by `with_state`, it returns only the standby's state."""
 _MAX_STANDBYS = 100
 _MOMENT = 1 / 32
 """Fraction of ``max_lag`` for which a state is reused."""
@@ -36,7 +36,7 @@ _Start: TypeAlias = "tuple[float, Mapping[object, tuple[float, int]]]"
 
 @lru_cache(maxsize=16)
 def with_state(sql: str, *, is_batch: bool) -> str:
-    """Add the standby's state to the SQL of a lookup. Rows of a batch begin with a number."""
+    """Return SQL that adds a row with the standby's state to a lookup, or to a batch of lookups."""
     state = _STATE.format(place="NULL::bigint, " if is_batch else "")
     return f"SELECT q.*, NULL::text FROM (\n{sql}\n) AS q UNION ALL {state}"  # noqa: S608 - constants
 
@@ -44,8 +44,8 @@ def with_state(sql: str, *, is_batch: bool) -> str:
 class Standbys:
     """The WAL positions of standbys.
 
-    A standby *follows* its primary if its data is at most ``max_lag`` seconds old. The test is
-    whether it has replayed all WAL that any standby had received ``max_lag`` seconds before.
+    A standby *follows* its primary if its data is at most ``max_lag`` seconds old. This is so if
+    the standby has replayed all WAL that any standby had received ``max_lag`` seconds before.
     """
 
     settle_time: ClassVar[float] = 1.0
@@ -61,7 +61,7 @@ class Standbys:
         self._certain: tuple[object, float, int] = None, -inf, 0
 
     def require(self, position: str | None) -> None:
-        """Set the WAL position that cached results must include. With ``None``, none is cached."""
+        """Set the WAL position that cached results must include. ``None`` prevents caching."""
         required = inf if position is None else _to_bytes(position)
         # An idle standby stops before the header of a page without other contents.
         is_empty = required % _PAGE_SIZE in _PAGE_HEADERS
@@ -73,11 +73,11 @@ class Standbys:
         return standby == certain and self._timer() < until and position >= self._required
 
     def start(self) -> _Start:
-        """Return an argument for `finish`. Call this before a statement is sent."""
+        """Call this before a statement is sent, and pass the returned value to `finish`."""
         return self._timer(), self._replayed
 
     def finish(self, start: _Start, rows: list[Sequence[Any]]) -> Result:
-        """Return the result of a statement `with_state`, and record the state in it."""
+        """Record the state at the end of ``rows``, if any, and return the result of the lookup."""
         state = rows.pop() if rows and rows[-1][-1] is not None else None
         rows = [row[:-1] for row in rows]
         if state is None:

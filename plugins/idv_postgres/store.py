@@ -133,7 +133,7 @@ class PostgresTransaction(UserTransaction):
         return self._apply(statement, fields, rows)
 
     def _value(self, field: str) -> str:
-        """Return the SQL of a staged value. PostgreSQL needs a cast only from text to an enum."""
+        """Return the SQL of a temporary table's column, with a cast if the target is an enum."""
         column = self._columns[field]
         return f"s.{field}::{column.type_sql}" if column.is_enum else f"s.{field}"
 
