@@ -89,7 +89,7 @@ class LdapBackend(Backend[LdapOptions]):
     async def find(
         self, query: Query, steps: list[Step] | None = None
     ) -> User | BackendResult | None:
-        """Search the directory for a user. With canaries, the result identifies the server."""
+        """Search for a user. If ``canaries`` are configured, the result identifies the server."""
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
         search, options = self._searches[type(query)], self.options
         if steps is not None:

@@ -36,7 +36,7 @@ _KEEP_ALIVE = {
 _START_TLS = b"\x30\x1d\x02\x01\x01\x77\x18\x80\x161.3.6.1.4.1.1466.20037"
 """The encoded StartTLS request (RFC 4511, section 4.14)."""
 _NO_ATTRIBUTES = ["1.1"]
-"""The attribute list that requests none (RFC 4511, 4.5.1.8). An empty list would request all."""
+"""The list that requests no attributes (RFC 4511, 4.5.1.8). An empty list would request all."""
 _FIRST_PAGE = ldap.controls.SimplePagedResultsControl(size=1, cookie="")
 _LIMIT = 2
 """Maximum number of entries to return for a search. Two entries already make a user ambiguous."""
@@ -49,8 +49,8 @@ the server has a ``contextCSN``, and an identifier of the server."""
 def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound:
     """Connect to a server and bind. This function blocks.
 
-    Raises errors of python-ldap, `OSError`, `Refused` for rejected credentials, and `LookupFailed`
-    for an untrusted certificate, or from `check_loaded` or `read_types`.
+    Raises `Refused` for rejected credentials, `LookupFailed` for an untrusted certificate, a
+    replica being loaded or a missing attribute, `OSError`, and errors of python-ldap.
     """
     bind = options.bind
     refusal = _try_tls(options, uri) if options.uses_tls(uri) else None
@@ -171,8 +171,8 @@ class BoundConnection:
     async def first(self, filter_: str, attribute: str | None = None) -> Attributes | None:
         """Return any matching entry, or ``None``. Raises `Unavailable` or `Broken`.
 
-        The entry has the values of ``attribute`` under the server's names. It may be empty if the
-        server does not support paged results and finds several entries.
+        The entry contains only ``attribute``, possibly under another name, such as
+        ``title;lang-en``. If several entries match, an empty entry may be returned.
         """
         try:
             if attribute is None:

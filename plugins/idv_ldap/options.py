@@ -158,13 +158,13 @@ class LdapOptions(BackendOptions):
     require_context_csn: bool | None = None
     """Use a server only if the suffix of base_dn has a contextCSN. A replica being loaded has none.
 
-    By default, only servers that offer replication are checked, or all once any server had one."""
+    By default, servers that offer replication are checked. Once one had a contextCSN, all are."""
     references: Literal["ignore", "fail"] = "ignore"
     """The treatment of a search that returns only references to other servers: ignore or fail."""
     connect_timeout: Annotated[Duration, Field(gt=0)] = 2.0
     """The timeout of each step of connecting: TCP, TLS and bind."""
     max_age: Annotated[Duration, Field(gt=0)] = 900.0
-    """The maximum age of a connection, ± 10 %. Its replacement tries the servers in order."""
+    """The maximum age of a connection, ± 10 %. The next connection tries the servers in order."""
 
     @model_validator(mode="after")
     def _check_complete(self) -> Self:

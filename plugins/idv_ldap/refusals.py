@@ -23,19 +23,17 @@ if TYPE_CHECKING:
     from idv_ldap.options import LdapOptions
 
 _FIRST_PAUSE, _FACTOR, _MAX_PAUSE = 60.0, 10.0, 3600.0
-"""Seconds, a factor and seconds: at most 3 attempts in half an hour, as servers usually allow."""
+"""Pauses of 1, 10 and then 60 minutes. Most servers allow 3 failed binds in half an hour."""
 _ACCEPTED_FOR = 10.0
 """Seconds for which concurrent binds are allowed after an accepted bind.
 
-Without this time, the processes would wait for each other while a server hangs.
-"""
+Otherwise, if a server hangs, each process would wait for the binds of the others."""
 _PLACES = 4096
 """Number of records. Credentials whose hashes select the same record overwrite each other."""
 _RECORD = struct.Struct("qdd232s")
 """A record: the hash of the credentials, the end and the length of the pause, and the reason.
 
-The length of the pause is 0 for accepted credentials.
-"""
+The length of the pause is 0 for accepted credentials."""
 
 
 class Refused(Broken):
@@ -114,7 +112,7 @@ class Refusals:
 
 
 def _hash(options: LdapOptions) -> int:
-    """Return a hash of the credentials. Forked processes share Python's secret for hashes."""
+    """Return a hash of the credentials. It is the same in all processes, as they are forked."""
     bind = options.bind
     password = bind.password.get_secret_value() if bind and bind.password else None
     return hash((tuple(sorted(options.uris)), bind and bind.dn, password))

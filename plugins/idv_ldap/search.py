@@ -18,8 +18,8 @@ from tornado_idv import Broken
 _MAX_AGE = 1.0
 """Seconds for which a successful search is evidence for "not found"."""
 _ENTRY = "(|(!(objectClass=organizationalUnit))(hasSubordinates=TRUE))"
-"""Filter for any entry except empty organizational units. On a server with ``hasSubordinates``, a
-unit with only unreadable entries is not empty. It needs the right to read ``objectClass``."""
+"""Filter for all entries but empty organizational units. A unit with unreadable entries is found if
+the server has ``hasSubordinates``. The filter needs the right to read ``objectClass``."""
 
 
 class Search:
@@ -29,7 +29,8 @@ class Search:
         self.template = FilterTemplate(filter_)
         self._attributes = attributes
         self._witness: str | None = None
-        """A value that has an entry: ``None`` before one is found, empty if it is unreadable."""
+        """The nickname or card number of the last found entry, empty if the entry has no readable
+        one. ``None`` before any entry is found."""
         self._seen_at: WeakKeyDictionary[BoundConnection, float] = WeakKeyDictionary()
         self._lock = asyncio.Lock()
 
@@ -56,7 +57,7 @@ class Search:
         return None
 
     async def _confirm(self, connection: BoundConnection) -> None:
-        """Raise `Broken` unless the filter finds an entry, or never found one in an empty tree."""
+        """Raise `Broken` if a filter finds no entry, unless it never did and the tree is empty."""
         template = self.template
         if self._witness and await connection.first(template.render(self._witness)) is not None:
             return
