@@ -38,7 +38,7 @@ class Recorder(Sender):
     async def send(
         self, request: Request, wants_body: WantsBody, *, on_new: bool = False
     ) -> Response:
-        """Send a request. Record it and its response, even a body that a lookup does not read."""
+        """Send a request, and record it with its response. Always try to read the body."""
         shown = _masked(self.shown(request))
         self._steps.append(Step("request", f"{shown.method} {shown.url}"))
         self._steps.append(Step("request headers", shown.headers))
@@ -54,7 +54,7 @@ class Recorder(Sender):
 
 
 def bounded(steps: list[Step]) -> Iterator[Step]:
-    """Yield the steps with the number of characters to show: fewer for several users."""
+    """Yield the steps. For each response body, limit the number of characters to show."""
     for index, step in enumerate(steps, 1):
         shown = step.shown
         if step.name == "response body":

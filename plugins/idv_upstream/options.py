@@ -66,8 +66,8 @@ class UpstreamOptions(BackendOptions):
     echo_header: HeaderName | None = None
     """A request header with a unique id, which the upstream returns in its response."""
     confirm_not_found: bool = True
-    """Confirm "not found" by a second request on a new connection, unless the response has the id
-    of ``echo_header``, or the first connection was new."""
+    """Confirm "not found" by a second request on a new connection, unless the first response
+    contains the id of ``echo_header``, or came over a new connection."""
     cache_control: Literal["follow", "ignore"] = "follow"
     """Shorten the cache time of a response by its ``Cache-Control`` (follow), or not (ignore)."""
     auth: Credential = NoCredential()
@@ -150,11 +150,11 @@ class UpstreamOptions(BackendOptions):
 
     @property
     def has_credential(self) -> bool:
-        """True if ``auth`` or ``tls`` has a credential. Headers of requests do not count."""
+        """True if ``auth`` or ``tls`` has a credential. Credentials in ``headers`` do not count."""
         return not isinstance(self.auth, NoCredential) or self.tls.cert_file is not None
 
     def warnings(self) -> Iterator[str]:
-        """Yield a warning for each option that may hide an error or a second user."""
+        """Yield a warning for each option that may cause a wrong "not found" or a wrong user."""
         yield from self.mapping.warnings()
         accepts_one = self.mapping.complete_when is not None or self.mapping.pick == "first"
         for kind, first in self.requests.items():

@@ -78,7 +78,7 @@ def _read(match: re.Match[str], names: Sequence[str], found: list[str]) -> str:
 
 
 def _quotes(shown: str, around: str) -> Iterator[str]:
-    """Yield for each placeholder the quotes around it as one string, from the inside out."""
+    """For each placeholder, yield the characters of the quotes around it, the innermost first."""
     done = 0
     for match in _QUOTED.finditer(shown):
         yield from [around] * shown.count(_SLOT, done, match.start())
@@ -104,7 +104,7 @@ class Placeholders:
     profile_site: str = "x"
 
     def compile(self, text: str, value: Encode = str, literal: Encode = str) -> Parts:
-        """Compile ``text``. ``value`` encodes values, and ``literal`` the text around them.
+        """Compile ``text``. ``value`` encodes values of placeholders, ``literal`` all other text.
 
         Raises `ValueError` for an unknown placeholder, for a placeholder between quotes that cannot
         be escaped safely, and for a text that ``literal`` rejects.
@@ -172,7 +172,7 @@ def is_reserved(header: str) -> bool:
 
 
 def is_header_value(text: str) -> bool:
-    """Return whether ``text`` is a valid header value that no recipient changes."""
+    """Return whether a header value is printable ASCII, without blanks at its ends."""
     return _HEADER_VALUE.fullmatch(text) is not None
 
 
@@ -243,7 +243,7 @@ def _parameters(members: Mapping[str, str], known: Placeholders) -> list[Parts]:
 
 
 def _url_part(text: str, known: Placeholders, literal: Encode) -> Parts:
-    """Compile a part of a URL. Reject percent-encoded quotes in a part with a placeholder."""
+    """Compile a URL part. Reject %-encoded quotes, because a value in them would not be escaped."""
     parts = known.compile(text, percent_encode, literal)
     if any(map(callable, parts)) and _ENCODED_QUOTE.search(text):
         raise ValueError("write quotes and backslashes unencoded; this service encodes them")

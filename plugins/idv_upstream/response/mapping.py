@@ -81,10 +81,7 @@ class ResponseMapper:
         return not self._is_false("not_known_when", document)
 
     def user(self, query: Query, document: Any) -> User | None:
-        """Return the user in ``document``, or ``None`` if "not found" is certain.
-
-        For any other document, raises `Unavailable`, or `Broken` with the problem and its place.
-        """
+        """Return the user, or ``None`` for "not found". If undetermined, raises `LookupFailed`."""
         record = self._record_of(query, document, echo=self._check_echo)
         if record is None:
             return None
@@ -156,7 +153,8 @@ class ResponseMapper:
     def _record(self, document: Any, query: Query, *, echo: bool) -> Any:
         """Return the record of the user, or ``None`` if there is no record.
 
-        With ``echo``, ``not_known_when`` only affects records of the requested user.
+        A record for which ``not_known_when`` is true is ignored. With ``echo``, it is ignored only
+        if it belongs to the requested user.
         """
         known = (
             each
@@ -177,7 +175,7 @@ class ResponseMapper:
         raise Broken(f"the response is {json_type(given)}, not a record{hint}")
 
     def _is_disabled(self, record: Any, query: Query, *, echo: bool) -> bool:
-        """Return whether ``not_known_when`` is true for a record, and reads one of its members."""
+        """Return whether ``not_known_when`` uses a member of a record and is true for it."""
         condition = self._expressions.get("not_known_when")
         if condition is None or not condition.reads(record):
             return False

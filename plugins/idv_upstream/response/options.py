@@ -51,8 +51,8 @@ def outcome(status: int, overrides: Mapping[int, Outcome]) -> Outcome:
     """Return the outcome for a status code.
 
     An override of 404 also applies to 204 and 410, because a wrong path may cause each of them. A
-    code without a default is `BROKEN`, such as a redirect, because redirects are not followed, and
-    401, 403 or 407, because they refuse the credentials of this service, not of a client.
+    code without an override or a default is `BROKEN`. Redirects are such codes, because they are
+    not followed. So are 401, 403 and 407, because they refuse the credentials of this service.
     """
     configured = overrides.get(status) or (overrides.get(404) if status in _LIKE_404 else None)
     return configured or _DEFAULTS.get(status, Outcome.BROKEN)
@@ -69,8 +69,8 @@ class ResponseOptions(Options):
     """A condition on the whole response. If it is true, the upstream rejects the request, for
     example because of wrong credentials."""
     error: ExpressionText | None = None
-    """An expression for the error message in a response without a user. The message is logged, with
-    the requested value, long numbers, mail addresses and secrets masked."""
+    """An expression for the error message in a response without a user. Before the message is
+    logged, the requested value, long numbers, mail addresses and secrets are masked."""
     complete_when: ExpressionText | None = None
     """A condition on the whole response that is true if the list of users is complete. If it is
     false, the response is one page of several, or an error, and the lookup fails."""
@@ -78,9 +78,9 @@ class ResponseOptions(Options):
     """An expression for the user's record, or for a list of records. The default is the whole
     response. An empty list means "not found"."""
     pick: Literal["one", "first"] = "one"
-    """The treatment of a list of several users: an error (one), or use the first user (first)."""
+    """If a list has several users, fail (one) or use the first user (first)."""
     match: Literal["all", "echo"] = "all"
-    """The records to use of a list: all, or only records with the requested nickname or card number
+    """Use all records of a list (all), or only records with the requested nickname or card number
     (echo). If the upstream searches by "contains" or "starts with", echo is needed."""
     id: FieldSource | None = None
     """The id of the user, for the second request (``then``)."""
@@ -165,10 +165,10 @@ class ResponseOptions(Options):
 def _results_for_others(expression: Expression, errors: Sequence[Expression]) -> list[Any]:
     """Return the results of an expression for unexpected responses, such as error responses.
 
-    The expression is evaluated on generated documents. In them, each member that the expression or
-    a condition in ``errors`` reads is missing, or has one of these values: `_OTHER`, a literal of
-    ``errors``, the document itself, or a list of the document. If a condition in ``errors`` is true
-    for a document, the document is omitted.
+    The expression is evaluated on generated documents. Their members are all members to which the
+    expression or ``errors`` refer. Each member is missing, or has one of these values: `_OTHER`, a
+    literal of ``errors``, the document itself, or a list of the document. If a condition in
+    ``errors`` is true for a document, the document is omitted.
     """
     names = sorted(expression.members.union(*(each.members for each in errors)))
     nodes = [node for each in errors for node in nodes_of(each.node)]

@@ -33,7 +33,7 @@ class Response(NamedTuple):
     """The headers. Their names are case-insensitive."""
     body: bytes
     is_certain: bool = True
-    """True if the response certainly belongs to its request, by an id or a new connection."""
+    """True if an echoed id or a new connection proves that the response belongs to its request."""
 
 
 def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
@@ -52,7 +52,7 @@ def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
 def decode_json(body: bytes) -> Any:
     """Return the JSON document in a body. Raises `Broken` for invalid JSON.
 
-    Strings may contain a lone surrogate, since JSON can escape it.
+    A string may contain a lone surrogate, because JSON has escape sequences for surrogates.
     """
     try:
         return strict_json.loads(body, max_depth=_MAX_JSON_DEPTH)

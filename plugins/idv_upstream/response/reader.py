@@ -32,8 +32,8 @@ _SECONDS = re.compile(r"[0-9]{1,10}", re.ASCII)
 def freshness(headers: MultiMapping[str]) -> tuple[float | None, bool]:
     """Return the maximum cache time of a response in seconds, and whether it may be cached at all.
 
-    The time is ``s-maxage``, because this cache is shared, or else ``max-age``, less the ``Age`` of
-    the response. Invalid values are ignored. Without a valid value, the time is ``None``.
+    The time is ``s-maxage``, or ``max-age`` if ``s-maxage`` is missing or invalid, minus the
+    ``Age`` of the response. If both are missing or invalid, the time is ``None``.
     """
     text = ",".join(headers.getall("Cache-Control", ()))
     directives = {name.lower(): quoted or plain for name, quoted, plain in _DIRECTIVE.findall(text)}
@@ -103,7 +103,7 @@ class ResponseReader:
         return BackendResult(user, ttl=seconds, storable=all(storable for _, storable in limits))
 
     def read_id(self, query: Query, response: Response) -> str | None:
-        """Return the id for the second request, or ``None``. Raises `Unavailable` or `Broken`."""
+        """Return the id for a second request, ``None`` for "not found". Raises `LookupFailed`."""
         with self._message_added(query, response):
             is_read = self._is_read(response)
             return self.mapper.id(query, self.document(response)) if is_read else None
@@ -137,7 +137,7 @@ class ResponseReader:
 
     @contextmanager
     def _message_added(self, query: Query, response: Response) -> Iterator[None]:
-        """Add the upstream's error message to the reason of a `LookupFailed` in the block."""
+        """If the block raises `LookupFailed`, add the upstream's error message to its reason."""
         try:
             yield
         except LookupFailed as failure:
@@ -148,7 +148,7 @@ class ResponseReader:
             raise
 
     def _masked(self, message: str, query: Query) -> str:
-        """Return the truncated message, with the requested value and secrets masked."""
+        """Mask the requested value and secrets in the message, and truncate it."""
         for secret in sorted(self._secrets(), key=len, reverse=True):
             message = message.replace(secret, "…")
         # The value may be in groups, such as "400 012 341".
@@ -157,7 +157,7 @@ class ResponseReader:
         return f": {printable(_PRIVATE.sub('…', masked)[:_MAX_MESSAGE])}"
 
     def _is_read(self, response: Response) -> bool:
-        """Return true for a body to map, false for a "not found" status. Raises `LookupFailed`."""
+        """Return true if the body must be mapped, false for "not found". Raises `LookupFailed`."""
         status = response.status
         meaning = outcome(status, self._statuses)
         if meaning is Outcome.READ:

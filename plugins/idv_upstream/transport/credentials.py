@@ -24,7 +24,7 @@ from tornado_idv.kit.mapping import ExpressionText
 
 
 class _Format(NamedTuple):
-    """The format of a secret. ``problem`` is the error for any other text."""
+    """The format of a secret. ``problem`` is the error for a text in another format."""
 
     pattern: re.Pattern[str]
     problem: str
@@ -47,7 +47,7 @@ TOKEN = _Format(
     re.compile(r"[!-~]{1,4096}", re.ASCII),
     "not a bearer token; write 1 to 4096 visible ASCII characters, without a space",
 )
-"""The format of a token. It may be longer than a key of this service, and contain data (JWT)."""
+"""The format of a token. A token may be a JWT, so it may be longer than a key of this service."""
 _PASSWORD = _Format(
     re.compile(r"[^\x00-\x1f\x7f]{0,4096}"),
     "not a password; write at most 4096 characters, on one line",

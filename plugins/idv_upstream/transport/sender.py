@@ -144,7 +144,7 @@ class Sender:
         return result
 
     def _wait(self, origin: str) -> float:
-        """Return the seconds until the ``Retry-After`` of an origin ends. 0 or less means none."""
+        """Return the seconds until an origin's ``Retry-After`` ends, at most 0 if none applies."""
         return self._retry_after[origin] - self._timer() if origin in self._retry_after else 0.0
 
     async def _attempt(self, lookup: _BoundRequest) -> Response | NoResponse:

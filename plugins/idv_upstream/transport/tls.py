@@ -97,7 +97,7 @@ def _signatures(files: list[Path]) -> list[FileSignature | None]:
 
 @cache
 def _shared_context(options: TlsOptions) -> ssl.SSLContext:
-    """Return the context that all backends without files share, because it takes long to load."""
+    """Return a shared context for backends without TLS files, because loading it takes long."""
     return _context(options)
 
 

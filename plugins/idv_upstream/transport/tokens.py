@@ -27,7 +27,7 @@ _MAX_LIFETIME = 3600.0
 """Maximum seconds to use a token. An upstream may respond to a revoked token with an empty list
 instead of 401, and then users are "not found" until the token is replaced."""
 _FIRST_TIMESTAMP, _FIRST_IN_MILLISECONDS = 1e9, 1e11
-"""From the first number on, ``expires`` is a Unix time; from the second on, in milliseconds."""
+"""The lowest ``expires`` that is read as a Unix time in seconds, and the lowest in milliseconds."""
 
 _NO_TIME = (TypeError, ValueError, OverflowError)
 _ISSUED = (200, 201)
@@ -38,10 +38,10 @@ _TEMPORARY = (408, 429, *range(500, 1000))
 class Tokens:
     """Caches a token, and requests a new token before the old token expires.
 
-    Concurrent callers share one request to the issuer. It continues if a caller is cancelled. The
-    pause after a failure is the issuer's ``Retry-After``, but at least 5 s. If the same request is
-    refused repeatedly, the pause grows up to ``max_pause``. ``timeout`` is the maximum time of one
-    request to the issuer, in seconds.
+    Concurrent callers share one request to the issuer. The request continues if a caller is
+    cancelled. After a failed request, the next one waits for the issuer's ``Retry-After``, but at
+    least 5 s. If the issuer refuses an unchanged request repeatedly, the pause grows up to
+    ``max_pause``. ``timeout`` is the maximum time of one request to the issuer, in seconds.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Tokens:
     def invalidate(self, token: str) -> bool:
         """Drop a rejected token. Return whether to try a new token.
 
-        For 5 s after a new token was rejected, too, return false: the token is not the cause.
+        If a new token was rejected in the last 5 s, return false: another would be rejected, too.
         """
         if token == self.latest:
             if self._timer() < self._rejected_until:
@@ -163,10 +163,10 @@ def _read(auth: IssuedToken, response: Response) -> tuple[str, float]:
 
 
 def _time(expires: Any, now: float) -> float:
-    """Return ``expires`` as a Unix time. Raises one of `_NO_TIME` for an invalid value.
+    """Return ``expires`` as a Unix time. Raises an exception of `_NO_TIME` for an invalid value.
 
-    ``expires`` may be an ISO 8601 time, a Unix time or, as a small number, a lifetime in seconds.
-    Numbers may also be strings, since some servers send strings.
+    ``expires`` may be an ISO 8601 time, a Unix time or, if it is a small number, a lifetime in
+    seconds. Numbers may also be strings, since some servers send strings.
     """
     try:
         number = math.nan if isinstance(expires, bool) else float(expires)
