@@ -28,7 +28,7 @@ class _Parts(BaseModel):
 
 
 class AdminUnavailable(IdvError):
-    """The admin listener does not respond, or responds with an error. The message is the reason."""
+    """The admin listener sends no response, or an error. The message gives the reason."""
 
 
 class WrongRequest(IdvError):
@@ -41,7 +41,7 @@ class WrongRequest(IdvError):
 
 @dataclass(frozen=True)
 class AdminListener:
-    """A client of the running service's admin listener, with the options of a command."""
+    """A client of the running service's admin listener. Its fields are options of a command."""
 
     config_path: Path
     token_file: Path | None
@@ -91,7 +91,7 @@ class AdminListener:
     def show(
         self, record: Record, lines: Iterable[str], code: Exit = Exit.DONE, *, err: bool = False
     ) -> NoReturn:
-        """Print the record if ``--json`` is given, otherwise the lines. Exit with ``code``."""
+        """With ``--json``, print ``record``, otherwise ``lines``. Exit with the code ``code``."""
         show(record, lines, as_json=self.as_json, err=err)
         sys.exit(code)
 

@@ -40,9 +40,9 @@ MAX_ITEMS = 100
 DEGRADED_TIME = 600.0
 """Batch responses have ``"degraded": true`` for this many seconds after a backend has failed."""
 _GROUP, _PAUSE = 16, 0.001
-"""A batch starts ``_GROUP`` lookups in a row, and then pauses for ``_PAUSE`` seconds.
+"""Each time a batch has started ``_GROUP`` lookups, it pauses for ``_PAUSE`` seconds.
 
-A lock makes the batches pause one at a time. During each pause, single lookups can start.
+During a pause, single lookups can start. A lock ensures that only one batch pauses at a time.
 """
 Item = tuple[Operation, dict[str, Any]]
 
@@ -78,7 +78,7 @@ class BatchHandler(AuthenticatedHandler):
     def _parse(
         self, key: ApiKey, limits: KeyLimits | None, operation: Operation, record: dict[str, Any]
     ) -> Query | Result:
-        """Return the query of an item, or the item's result if it needs no lookup."""
+        """Return the query of an item, or the error for an invalid item or a missing scope."""
         if operation.scope not in key.scopes:
             return _NO_SCOPE
         try:
@@ -111,7 +111,7 @@ class BatchHandler(AuthenticatedHandler):
     async def _look_up(
         self, queries: Iterable[Query], limits: KeyLimits | None
     ) -> dict[Query, Result]:
-        """Look the queries up. All batches together have a limit of concurrent lookups."""
+        """Look the queries up. One limit applies to the concurrent lookups of all batches."""
         api, slots = self.api, self.api.directory.batch_slots
         context = RequestContext(self.request_id, self.trace)
         loop = get_running_loop()
@@ -140,7 +140,7 @@ class BatchHandler(AuthenticatedHandler):
 
 
 def _read_cached(api: ApiContext, _: Operation, key: ApiKey, body: bytes) -> KnownBody | None:
-    """Return the queries of a batch with their answers. Return ``None`` unless all are cached."""
+    """Return the cached answer to each query of a batch, or ``None`` unless all are cached."""
     cached: list[tuple[Query, Answer]] = []
     for operation, record in parse_items(body):
         query = operation.parse(api.identifiers, text_member(record, operation.field))
@@ -160,7 +160,7 @@ def _answer_cached(
 
 
 def _combine(api: ApiContext, results: Sequence[Result]) -> Result:
-    """Combine the results of the items into one. Update the counts of cache hits and misses."""
+    """Return the response of a batch with the results of its items. Count cache hits and misses."""
     counters, directory = api.counters, api.directory
     failed_after = time.time() - DEGRADED_TIME
     is_degraded = any(each.problem for each in directory.canaries) or any(

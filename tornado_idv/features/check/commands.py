@@ -73,8 +73,8 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
 
     If the settings are valid, the command loads the TLS files, opens and closes each backend, and
     looks up its canaries. A source that is down causes only a warning, because the service starts
-    without it. Without a canary, an upstream is called only with --online. Expected results of
-    lookups are listed as `confirmed`.
+    without it. Without a canary, an upstream is called only with --online. Lookups
+    with expected results are listed as `confirmed`.
 
     With --json, `summary` has a list of texts for each label, such as `listens_on` and `backend`.
     """
@@ -197,8 +197,8 @@ class DryRun:
     ) -> None:
         """Warn if ``not_known_when`` reads members that no response contains.
 
-        Such a member may be misspelt, or not visible to this service. The condition then has one
-        result for all users. Members in the response for a made-up user are not reported.
+        The member may be misspelt, or hidden from this service. Then the condition has the same
+        result for every user. The responses for a canary and for a made-up user are examined.
         """
         queries = (*canaries_of(backend.options).values(), *_made_up_users(settings))
         canary, made_up = (
@@ -255,9 +255,9 @@ def _made_up_users(settings: Settings) -> Iterator[Query]:
 
 
 async def _unread(backend: AnyBackend, query: Query | None) -> set[str] | None:
-    """Return the members that ``not_known_when`` reads, but no response to the query contains.
+    """Look ``query`` up. Return the members in ``not_known_when`` that are in no response.
 
-    Return ``None`` if the condition was not evaluated.
+    If the condition ``not_known_when`` was not evaluated, return ``None``.
     """
     steps: list[Step] = []
     if query is not None:

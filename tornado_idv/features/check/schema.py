@@ -39,7 +39,7 @@ _BOUNDS = {
 
 
 class _Generator(SchemaGenerator):
-    """Generates a schema with defaults as in config.yaml, and with standard names of bounds."""
+    """Generates a schema. It spells defaults as in config.yaml, and bounds as in JSON Schema."""
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         described = super().default_schema(schema)
@@ -83,7 +83,7 @@ def _for_editors(node: Any) -> Any:
 
 
 def _with_spellings(schema: Schema) -> Schema:
-    """Make the schema of a scalar accept quoted, unquoted and ``${…}`` values. Keep others."""
+    """Let schemas of scalars accept quoted, unquoted and ``${…}`` values. Keep other schemas."""
     kind = schema.get("type")
     if isinstance(schema.get("enum"), list) or isinstance(schema.get("format"), str):
         words = {name: schema.pop(name) for name in ("enum", "format", "type") if name in schema}

@@ -144,7 +144,7 @@ class _Forms:
         self.items = {"users": {"value": {"items": items}}} if self._has_examples else {}
 
     def identify(self, schema: str, name: str, member: str) -> Document:
-        """Return the operation that finds a user by the member ``member`` of the request body."""
+        """Describe the operation that finds a user by the member ``member`` of the request body."""
         examples = {}
         if self._has_examples and member == "input":
             examples["nickname"] = {"value": {"input": self._user["nickname"]}}

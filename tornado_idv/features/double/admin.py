@@ -17,7 +17,7 @@ from tornado_idv.model import Query, User
 from tornado_idv.options import Options
 
 _ALL = "all"
-"""The word for all queries in the path of a fault, ``/double/faults/all``."""
+"""The path segment that stands for all queries, as in ``/double/faults/all``."""
 _ModelT = TypeVar("_ModelT", bound=Options)
 
 

@@ -1,4 +1,4 @@
-"""Handlers of the API that apply the users and faults of the test double."""
+"""Subclasses of the API's handlers. They return users and simulate faults of the test double."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class DoubleHandler(AuthenticatedHandler):
         self._disconnected = asyncio.get_running_loop().create_future()
 
     def on_connection_close(self) -> None:
-        """End a simulated delay when the client disconnects. Then the journal gets the request."""
+        """After a disconnect, end the simulated delay. Its end adds the request to the journal."""
         self._disconnected.set_result(None)
 
     async def simulate(self, query: Query) -> tuple[Fault | None, Result | None]:
         """Return the fault of a lookup, and the simulated result. Each may be ``None``.
 
-        The result comes from the fault or, if it gives none, from a user of the double. Each
-        returned fault counts as used.
+        The result is the response of the fault. If the fault has none, the result is a user of the
+        double. Each returned fault counts as used.
         """
         double: Double = self.settings["parts"][Double.name]
         fault = double.take_fault(query, self.api.directory)
@@ -57,7 +57,7 @@ class DoubleHandler(AuthenticatedHandler):
         return fault, failure
 
     async def _fail(self, fault: Fault) -> Result | None:
-        """Apply the fault. Return its response, or ``None`` if the usual response follows."""
+        """Simulate the fault. Return its response, or ``None`` to continue with the lookup."""
         await asyncio.wait([self._disconnected], timeout=fault.delay)
         if self._disconnected.done():
             return _NO_RESPONSE
@@ -77,7 +77,7 @@ class DoubleHandler(AuthenticatedHandler):
         return None
 
     async def send_in_pieces(self, result: Result, fault: Fault | None) -> Result:
-        """Apply the faults ``drip`` and ``cut``. Return the part of the result still to send.
+        """Apply the faults ``drip`` and ``cut``. Return the result that the caller must send.
 
         ``drip`` slowly sends all but the last piece of the body. ``cut`` sends only half of it.
         """
@@ -114,7 +114,7 @@ class SingleFaults(DoubleHandler):
 
 
 class BatchFaults(DoubleHandler):
-    """Adds faults to the handler of batches. Status 500 or 503 affects only one item."""
+    """Adds faults to the handler of batches. The status 500 or 503 affects only one item."""
 
     async def _look_up_all(
         self, parsed: Sequence[Query | Result], limits: KeyLimits | None
@@ -135,7 +135,7 @@ class BatchFaults(DoubleHandler):
 
 
 class VerifyFaults(DoubleHandler):
-    """Adds faults to the handler for proxies, except ``cut`` and ``drip``: there is no body."""
+    """Adds faults to the handler for proxies, without ``cut`` and ``drip``: they need a body."""
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
         _, simulated = await self.simulate(query)

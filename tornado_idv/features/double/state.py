@@ -17,7 +17,7 @@ from tornado_idv.web.access_log import AccessRecord, RequestLog
 MAX_REQUESTS = 1000
 """Maximum length of the journal. When it is full, the oldest request is dropped."""
 _CLOCK_TOLERANCE = 0.001
-"""Maximum error, in seconds, of the start of a request computed from its end and duration."""
+"""Maximum error of a request's start time, computed as its end minus its duration, in seconds."""
 _SEED = 0
 
 
@@ -92,7 +92,7 @@ class Double(RequestLog, Part):
         ]
 
     def subject_of(self, query: Query | None) -> str | None:
-        """Return the text of a query for the journal. `add` replaces it for the access log."""
+        """Return the text of a query for the journal. `add` converts it for the access log."""
         return query.text if query else None
 
     def add(self, record: AccessRecord) -> None:

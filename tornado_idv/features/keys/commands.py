@@ -122,7 +122,7 @@ def _check_expiry(expires: float | None, after: float) -> None:
 def _change_and_print_token(
     target: Target, command: str, key_id: str, token: str, change: Callable[[KeyEditor], KeyRecord]
 ) -> KeyRecord:
-    """Make a change, and print the token before the commit. JSON output includes the key.
+    """Issue or rotate a key by ``change``, and print the token before the commit.
 
     If printing fails, nothing is changed. If the commit fails after printing, a message reports
     whether the printed token may be valid.

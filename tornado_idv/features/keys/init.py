@@ -99,7 +99,7 @@ _NEXT = {
     "sqlite": "  tornado-idv users import {folder}/users.csv --to users --config {config}\n",
     "postgres": "  tornado-idv postgres init --apply --config {config}\n",
 }
-"""The command to run before the first start, as a line of output, by kind of backend."""
+"""A line of output with the command to run before the first start, by kind of backend."""
 
 
 @click.command(epilog=examples("init my-directory"))

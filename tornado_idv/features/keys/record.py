@@ -19,7 +19,7 @@ State = Literal["valid", "not valid yet", "expired", "disabled", "revoked"]
 
 
 class Token(Struct, frozen=True, gc=False):
-    """The SHA-256 of a token, with Unix times. By default, a token expires with its key."""
+    """A token's SHA-256 and Unix times. Without ``expires``, the token expires with its key."""
 
     digest: bytes
     created: float

@@ -49,7 +49,7 @@ class _Key(BaseModel):
 
     @property
     def digest(self) -> bytes | None:
-        """The digest of the token, or ``None`` for a reference that this process cannot resolve."""
+        """The token's digest, or ``None`` if its ``${…}`` reference cannot be resolved here."""
         if re.fullmatch("[0-9A-Fa-f]{64}", self.sha256):
             return bytes.fromhex(self.sha256)
         return digest(self.token) if is_token68(self.token) else None
@@ -76,7 +76,7 @@ class Target:
     location: KeyStoreLocation
     as_json: bool
     now: float
-    """The start of the command in Unix time. All steps of the command use it."""
+    """The start of the command in Unix time. The command uses it as the current time."""
     log_format: LogFormat = "auto"
     configured: frozenset[str] = frozenset()
     """The ids of the keys in config.yaml."""
@@ -141,8 +141,8 @@ class Target:
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
     """Add the common options of commands for keys, and pass a `Target` to ``command``.
 
-    `_parsers` parse the other parameters of ``command``. An error is printed. The exit code is
-    then 1, or 3 for an `UncertainChangeError`.
+    Other parameters are parsed by `_parsers`. After an error, its message is printed, and the exit
+    code is 1, or 3 for an `UncertainChangeError`.
     """
 
     @wraps(command)
@@ -243,7 +243,7 @@ def _parse_overlap(text: str, now: float) -> float:
 
 
 def _parsers(now: float) -> Mapping[str, Callable[[str], object]]:
-    """Return a parser for each parameter. Parsers raise `ValueError`, or `RefusedError` for ids."""
+    """Return the parser of each parameter by name. It raises `ValueError` or `RefusedError`."""
     return {
         "key_id": _parse_id,
         "not_before": partial(_parse_moment, now=now),

@@ -89,7 +89,7 @@ class ImportedKey(Options):
         return sha256
 
     def as_record(self, now: float, stored: KeyRecord | None = None) -> KeyRecord:
-        """Return the key. A missing ``created`` is taken from the stored key, or is ``now``."""
+        """Return the key. If ``created`` is missing, take it from ``stored``, or else ``now``."""
         times = ("not_before", "expires", "revoked", "last_used")
         attributes = dict(self) | {name: _seconds(getattr(self, name)) for name in times}
         sha256, tokens = attributes.pop("sha256"), attributes.pop("tokens")
@@ -111,7 +111,7 @@ def _seconds(moment: datetime | None) -> float | None:
 
 
 def _line(key: KeyRecord) -> Record:
-    """Return the export record of a key. It has no ``last_used``, so uses do not change it."""
+    """Return the export record of a key, without ``last_used``, so that uses do not change it."""
     times = ("created", "not_before", "expires", "revoked")
     record = as_record(key, 0.0)
     record |= {name: format_moment(getattr(key, name), exact=True) for name in times}

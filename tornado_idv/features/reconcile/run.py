@@ -78,8 +78,8 @@ class Run:
         self._gone: list[Account] = []
         self._since: dict[str, Absence] = {}
         self._others: set[str] = set()
-        """With a ``grace`` of 0: identifiers found or undetermined in at least one row. No row
-        with such an identifier is listed."""
+        """Identifiers found or undetermined in at least one row. All rows with these identifiers
+        are left out of the list. Used only with a ``grace`` of 0."""
         self._invalid: list[Account] = []
         self._shortest_found = inf
 
@@ -104,8 +104,8 @@ class Run:
     def confirm(self, after: float, retries: int) -> None:
         """Wait ``after`` seconds, and repeat the lookups of accounts that may be deleted.
 
-        A source may be empty for a moment. Until the service looks up the canary again, it reports
-        and caches "not found" for existing users. The second lookup is meant to find these users.
+        If a source is empty for a moment, the service reports and caches "not found" for existing
+        users until it looks up the canary again. The second lookup is meant to find these users.
         """
         listed = [each for each in self._gone if self._may_be_deleted(each.identifier)]
         if listed and after:
@@ -129,7 +129,7 @@ class Run:
     def check(self, max_gone: Share, max_undetermined: Share, max_invalid: Share) -> None:
         """Raise an error if the run exceeds a limit or is not reliable.
 
-        The most likely cause is checked first: a wrong column makes all identifiers invalid.
+        Invalid identifiers are checked first: a wrong ``--column`` is the most likely mistake.
         """
         counts = self._counts
         gone, undetermined, invalid = counts["gone"], counts["undetermined"], counts["invalid"]

@@ -26,10 +26,10 @@ _APPLICATION_ID = 0x69647603
 _BUSY_TIMEOUT = 5.0
 _DAY = 86400
 _SET_BACK = 60.0
-"""Seconds. If the clock is set back by more than this, all comparisons are discarded."""
+"""If the clock is set back by more than this many seconds, all comparisons are discarded."""
 STORED = ("missing", "extra", "unverified", "target_failed", "differs", "match")
 """Results of comparisons, the most severe first. If the queries of a user have different results,
-the most severe counts."""
+the most severe one is the result of the user."""
 FAILED = ("unverified", "target_failed")
 """Results without a comparison: a lookup failed, or the user changed during the lookups."""
 _MATCH = STORED.index("match")
@@ -143,8 +143,8 @@ class ShadowFile:
     ) -> None:
         """Store the comparisons that began after the last import.
 
-        Before that, the file is cleared in three cases: the ``scope`` has changed, some comparisons
-        were lost (not ``is_complete``), or the clock was set back.
+        The file is cleared first in three cases: the ``scope`` has changed, some comparisons were
+        lost (not ``is_complete``), or the clock was set back.
         """
         with self._opened(now) as database:
             ((key, since, before),) = database.execute("SELECT key, since, scope FROM state")
@@ -175,7 +175,7 @@ class ShadowFile:
             _clear(database, now)
 
     def due(self, now: float, age: float, count: int) -> list[str]:
-        """Return up to ``count`` queries. Their last result, ``age`` s ago or more, was no match.
+        """Return up to ``count`` queries without a match, last compared at least ``age`` s ago.
 
         The choice is random. In a fixed order, queries that always fail would block all others.
         """

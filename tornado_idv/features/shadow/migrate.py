@@ -27,7 +27,7 @@ from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.log_format import format_time
 
 _WRITTEN_WITHIN = 60.0
-"""Maximum seconds since the last write to the shadow's file. A service writes every 5 s."""
+"""If the service has not written the file for this many seconds, `check` reports a blocker."""
 
 
 @click.group()

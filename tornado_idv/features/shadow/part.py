@@ -25,9 +25,9 @@ from tornado_idv.service.keys import background
 from tornado_idv.service.part import Part, Prepared, Running
 
 _NEVER_OPEN = BreakerOptions(failures=10**9)
-"""Options of a circuit breaker that never opens, for lookups in the source by comparisons.
+"""Options of a circuit breaker that never opens. Comparisons use it for lookups in the source.
 
-Lookups of some users may always fail. An open breaker would prevent the comparison of all others.
+Lookups of some users may always fail. An open breaker would prevent all other comparisons.
 The source needs no breaker as protection, because the rate of comparisons is limited.
 """
 

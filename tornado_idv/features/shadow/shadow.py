@@ -35,13 +35,13 @@ _log = logging.getLogger(__name__)
 _OPEN_AGAIN = 30.0
 """Seconds between attempts to open the backend."""
 _BURST = 1.0
-"""Burst of the rate limit: comparisons permitted in this many seconds may start together."""
+"""Burst of the rate limit. The comparisons permitted in this many seconds may start together."""
 _MAX_SOURCE_LOOKUPS = 4
 """Maximum number of concurrent lookups in the source for comparisons."""
 _CLOSE_TIMEOUT = 2.0
-"""Seconds that `close` waits for running lookups, and then for the backend to close."""
+"""Maximum seconds that `close` waits for running lookups, and again for the backend to close."""
 _AGAIN = 60.0
-"""Seconds until a mismatch is compared again without a client's lookup."""
+"""Seconds until a mismatch is compared again, even if no client looks the user up."""
 _MAX_AGAIN = 500
 """Maximum number of mismatches to compare again in one round."""
 _DIFFERENCES = ("missing", "extra", "differs")
@@ -91,7 +91,7 @@ class Shadow:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def is_of(self, options: BackendOptions) -> bool:
-        """Return whether the options are those of the shadow, and still select the same data."""
+        """Return whether the options equal the shadow's, and have the same `identity_of`."""
         # Equal options may select another source after a change of a secret's file.
         return options == self.options and identity_of(options) == self._identity
 
@@ -282,7 +282,7 @@ def _trusted(outcome: Outcome, *, is_sound: bool) -> Outcome:
 
 
 def _is_sound(guards: Iterable[Guard], query: Query) -> bool:
-    """Return whether ``problem`` is ``None`` in all backends for this query."""
+    """Return whether ``problem`` is ``None`` in every backend that gets this query."""
     try:
         return all(each.backend.problem is None for each in guards if each.is_asked(query))
     except Exception:  # noqa: BLE001 - of a plugin

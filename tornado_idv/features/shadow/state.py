@@ -60,7 +60,7 @@ class ShadowState:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, problem_of_shadow: Callable[[], str | None] = lambda: None) -> None:
-        """Create the file, because `users import` stores its time there. Then write regularly.
+        """Create the file, so that `users import` can store its time in it. Then write regularly.
 
         ``problem_of_shadow`` returns the reason why nothing is compared, or ``None``.
         """

@@ -28,7 +28,7 @@ class SharedAnswers:
     accepts: Callable[[User], bool]
 
     async def look_up(self, query: Query, min_ttl: float, proceed: LookUp) -> Answer:
-        """Return a shared answer with more than ``min_ttl`` seconds left, or call ``proceed``.
+        """Return a shared answer that is fresh for ``min_ttl`` s, or the result of ``proceed``.
 
         A stale shared answer is stored in the local cache, to be served if the backends fail.
         """

@@ -60,7 +60,7 @@ class SharedCachePart(Part):
         )
 
     def report(self) -> PartReport:
-        """Return the state of the shared cache, and the number of purges not yet received there."""
+        """Return the state of the shared cache, with the number of undelivered purges."""
         tier = self._tier
         source = source_report(
             NAME,

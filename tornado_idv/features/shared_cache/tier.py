@@ -30,7 +30,7 @@ _PURGE_PAUSE = 0.25
 """Seconds between two attempts to purge."""
 _CLOSE_TIMEOUT = 1.0
 NAME = "shared cache"
-"""The name in counters and reports. It contains a blank, so no backend can have this name."""
+"""The shared cache's name in counters. No backend can have it, because it contains a blank."""
 _MAX_QUERIES = 1000
 """Maximum number of queries in one purge. Above it, all answers are purged."""
 
@@ -85,7 +85,7 @@ class SharedTier:
 
     @property
     def problem(self) -> str | None:
-        """A text if the shared cache is not read because of a failed purge. Otherwise ``None``."""
+        """The reason why the shared cache is not read: a purge has failed. Otherwise ``None``."""
         return "a purge cannot be delivered" if self._purge_failure else None
 
     async def open(self) -> None:

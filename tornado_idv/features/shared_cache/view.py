@@ -21,7 +21,7 @@ _CALLS = (
     ("stores", "Writes to the shared cache.", {"ok": "stored", "failed": "not_stored"}),
     ("purges", "Purges of the shared cache.", {"ok": "purged", "failed": "not_purged"}),
 )
-"""Metrics: the name, the help, and the counter for each value of the label."""
+"""Metrics: part of the name, help text, and the counter by value of the label ``result``."""
 
 
 def status(report: Report) -> Record:
@@ -33,7 +33,7 @@ def status(report: Report) -> Record:
 
 
 def metrics(report: Report) -> Iterator[core.Metric]:
-    """Yield the metrics of the shared cache. If none is configured, they have no values."""
+    """Yield the metrics of the shared cache. Without a shared cache, the metrics have no values."""
     part, counted = report.process.parts.get(NAME), report.counters.backends[NAME]
     for name, text, words in _CALLS:
         results = {result: counted.results[word] for result, word in words.items()}

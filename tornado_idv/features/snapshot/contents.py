@@ -21,7 +21,7 @@ from tornado_idv.model import Answer, ByCard, ByNickname, User
 MARK = b"tornado-idv snapshot "
 """The first bytes of the file, equal in all versions."""
 _SET = 20_000
-"""Approximate maximum of texts in one set of `Texts`. Such a set is freed in a millisecond."""
+"""Approximate maximum size of one set in `Texts`. A set of this size is freed in a millisecond."""
 _BEGINNING = MARK + b"1\n"
 
 

@@ -18,7 +18,7 @@ from tornado_idv.files import opened_file
 
 _MAX_WRITERS = 64
 _SERVICE = secrets.token_bytes(16)
-"""Identifies this service in its lock files. Workers inherit it in the fork."""
+"""A random id of this service, written to its lock files. All workers have the same id."""
 
 
 class SnapshotFiles:

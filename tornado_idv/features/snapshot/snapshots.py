@@ -3,8 +3,8 @@
 After a crash, the snapshot is at most ``cache.snapshot_interval`` old. At a stop by signal, it is
 written after the drain.
 
-A purge removes the file immediately: after a crash, purged users must not return. A new file
-follows within 30 s. The answer "not found" for a user in the file also removes the file.
+A purge removes the file immediately, because purged users must not return after a crash. A new file
+follows within 30 s. If a lookup no longer finds a user of the file, the file is removed, too.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class Snapshots(Part):
         self._path: Path | None = None
         self._files: SnapshotFiles | None = None
         self._changes = 0
-        """Number of purges and reloads. A change during a write makes the new file outdated."""
+        """Number of purges and reloads. If it changes during a write, the new file is outdated."""
         self._persisted: list[Texts] = [Texts()]
-        """Identifiers of the users in the written file, and in the file being written. A reload
-        keeps them, because the next directory must detect deleted users of both files."""
+        """Identifiers of the users in the written file, and in the file being written. After a
+        reload, the new directory uses them to detect that a user in a file was deleted."""
         self._removal: asyncio.Task[bool] | None = None
         self._found: list[Snapshot] = []
         self._use(settings)
@@ -89,7 +89,7 @@ class Snapshots(Part):
         return Prepared(partial(self.follow, settings, directory))
 
     def follow(self, settings: Settings, directory: Directory) -> None:
-        """Use this directory for further snapshots. The first one gets the restored answers."""
+        """Use this directory for snapshots. The first one gets the answers of the last run."""
         self._changes += 1
         self._directory = directory
         directory.cache.on_purge = partial(self._on_purge, directory)

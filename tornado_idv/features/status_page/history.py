@@ -22,7 +22,7 @@ WINDOW = 5
 """Seconds covered by a sample. In a shorter time, single requests would make the charts jump."""
 _MAX_SAMPLES = 900
 _BACKEND_WINDOW = 60
-"""Seconds covered by latencies of backends. Backends get fewer calls than the service."""
+"""Seconds covered by backend latencies. More than for samples, because backends get fewer calls."""
 _OK, _SERVER_ERROR = 200, 500
 _STATUSES = {error.code: error.status for error in ApiError}
 """HTTP status by error code. The code ``ok`` of found users is not included."""

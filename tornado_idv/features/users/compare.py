@@ -127,7 +127,7 @@ def _in_order(stores: Stores, name: str, side: int) -> Generator[tuple[bytes, in
 
 
 async def _look_up(stores: Stores, users: Iterable[User], name: str) -> list[Comparison]:
-    """Compare users with lookups in a backend by nickname and by card number, as in the service."""
+    """Compare each user with the results of lookups in a backend by nickname and card number."""
     options: BackendOptions = stores.options(name)
     loop, results = asyncio.get_running_loop(), []
     async with open_backends(build_backends(stores.kinds, [options])) as (backend,):

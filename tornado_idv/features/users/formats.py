@@ -39,7 +39,7 @@ class Unreadable(NamedTuple):
 
 
 Row = tuple[int, Fields | Unreadable]
-"""The number of a row's first line, and the row."""
+"""A row, after the number of its first line."""
 
 REQUIRED = FIELDS[:3]
 _NOT_CSV = "not CSV: a quote is not closed on its line, or followed by text, or a field is too long"
@@ -57,7 +57,7 @@ _NOT_A_HEADER = (
         "this line sets the delimiter for a spreadsheet; replace the line by --delimiter",
     ),
 )
-"""Patterns of first lines that are no header, and the error for each."""
+"""Patterns of a first line that is not a header, and the error for each."""
 _NO_VALUE = (
     r"(?:[\W_]|total|sum|count|number|of|rows?|records?|users|lines|selected|affected|end|eof)*+"
 )
@@ -208,9 +208,9 @@ def _folded(name: str) -> str:
 def _is_trailer(place: str, line: str, count: int, delimiter: str) -> bool:
     """Return whether the last line is a summary instead of a row.
 
-    If the line has no line break, only a plain number counts as a summary: ``end`` and ``total,4``
-    may be the start of a truncated row. Raises `RefusedError` if the summary gives another number
-    of rows than ``count``.
+    If the line ends without a line break, a summary must have a number and no delimiter, because
+    ``end`` or ``total,4`` may be the start of a truncated row. Raises `RefusedError` if the summary
+    gives another number of rows than ``count``.
     """
     trailer = _TRAILER.fullmatch(line)
     is_open = not line.endswith(_ENDS[:2])
@@ -225,8 +225,8 @@ def _is_trailer(place: str, line: str, count: int, delimiter: str) -> bool:
 def _parse_lines(lines: Sequence[str], delimiter: str) -> Sequence[list[str] | None]:
     """Return the cells of each line. A line with a syntax error gives ``None``.
 
-    A field never continues on the next line: otherwise one stray quote would remove the users of
-    all following lines.
+    A field never continues on the next line, because one stray quote would then remove the users
+    of all following lines.
     """
     # One reader for all lines takes a fifth of the time (CPython 3.11). If the number of rows
     # differs, a field has continued on the next line.

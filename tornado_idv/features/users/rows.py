@@ -44,10 +44,10 @@ _NOISE = re.compile(
 _DECIMALS = re.compile(r"[.,]0+\Z")
 _NOT_A_DIGIT = re.compile(r"[^0-9]+")
 _LETTER = re.compile(r"[^\W\d_]")
-"""A letter. Card numbers with a letter are ignored, because 4.2E+15 lacks the last digits."""
+"""A letter. A text with letters is not used as a card number: 4.2E+15 has lost its last digits."""
 _BETWEEN_VALUES = re.compile(r'[\s"{}\[\]:,;|]+')
 Named = tuple[str | None, str | None]
-"""A nickname and ``None``, or ``None`` and a card number."""
+"""A user named in a row: a nickname and ``None``, or ``None`` and a card number."""
 
 
 def parse_user(fields: Fields, identifiers: Identifiers) -> User | str:
@@ -99,7 +99,7 @@ def _is_valid(parse: Callable[[str], Query], text: str) -> bool:
 def named_users(row: Fields | Unreadable, identifiers: Identifiers) -> Iterator[Named]:
     """Yield the valid nicknames and card numbers that a rejected row may contain.
 
-    Spreadsheets add blanks, apostrophes, dashes and decimals to values. They are removed first.
+    Blanks, apostrophes, dashes and decimals are removed, because spreadsheets add them to values.
     """
     if isinstance(row, Unreadable):
         nicknames = card_numbers = _BETWEEN_VALUES.split(row.text)

@@ -30,9 +30,9 @@ Rejected = tuple[int, str, int]
 _CACHE = -64 * 1024
 """Size of SQLite's page cache. Negative values are in KiB."""
 _ROWS_AT_ONCE = 400
-"""Rows in one INSERT. Single rows take twice as long."""
+"""Rows in one INSERT. One INSERT per row takes twice as long."""
 _TRIES = 20
-"""Attempts to find an unused card number, before one more of the last digits is replaced."""
+"""After this many attempts to find an unused card number, one more of its digits is replaced."""
 _NO_COLUMN = "profile_url: the table has no column for it; see columns.profile_url of the backend"
 _SCHEMA = """
 CREATE TABLE listed (row, line, nickname TEXT COLLATE {0}, card_number TEXT, plan TEXT,
@@ -140,7 +140,7 @@ class Staging:
         # A comparison in SQLite uses the collation of its left side.
         self._database.executescript(_SCHEMA.format("NOCASE" if folds else "BINARY"))
         self.unclear = self.held = 0
-        """Numbers of rejected rows that may name any user, and of users kept due to such rows."""
+        """Numbers of rejected rows with an unclear user, and of users kept because of them."""
 
     def close(self) -> None:
         """Delete the database."""
@@ -174,7 +174,7 @@ class Staging:
     def compare(self, target: UserTransaction, *, merges: bool) -> None:
         """Determine the changes to a store. Reject rows with the card number of a user who stays.
 
-        A user named by a rejected row stays. With ``merges``, all users outside the list stay.
+        A user named by a rejected row stays. With ``merges``, all unlisted users stay.
         """
         self._insert("stored (nickname, card_number, plan, profile_url, key)", 5, target.stored())
         self._run("CREATE INDEX staying ON stored (stays) WHERE stays IS NOT NULL")

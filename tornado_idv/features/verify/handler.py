@@ -30,7 +30,7 @@ USER_FIELDS: Mapping[str, str] = {
     "nickname": "X-Idv-Nickname",
     "profile_url": "X-Idv-Profile-Url",
 }
-"""Response header fields by member of the user."""
+"""The response header field for each member of the user."""
 CODE_FIELD = "X-Idv-Code"
 """Response header field with the error code, or ``ok``.
 
