@@ -2,8 +2,8 @@
 
 Four times a second, the backend compares the file's signature (its inode, size and times) with the
 last one. This works on every file system and for every way to replace a file. After a change, the
-backend waits for two equal signatures in a row. Then the write has ended, and a later edit gives
-the file another signature.
+file is read when two checks in a row give the same signature. Then the write has ended, and a later
+edit gives the file another time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class YamlOptions(BackendOptions):
 
 _CHECK_INTERVAL = 0.25
 _MAX_CHANGES = 3
-"""After this many consecutive checks with a changed signature, the file is read anyway."""
+"""A file that is still changing is not read, except after this many changed signatures in a row."""
 _MAX_PROBLEMS = 10
 
 _log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class YamlBackend(Backend[YamlOptions]):
 
     @property
     def faults(self) -> Mapping[Query | None, Fault]:
-        """The simulated failures by query. The key ``None`` has the fault of all queries."""
+        """The simulated failures by query. The failure for all queries has the key ``None``."""
         return self._fixture.faults
 
     async def open(self) -> None:
@@ -100,7 +100,7 @@ class YamlBackend(Backend[YamlOptions]):
     async def find(self, query: Query) -> User | None:
         """Return the user for a query from the last valid fixture.
 
-        Raises `Unavailable` for an entry with a fault and no user.
+        Raises `Unavailable` if the fixture has no user for the query, but a fault.
         """
         fixture = self._fixture
         user = fixture.users.get(query)
@@ -141,7 +141,7 @@ class YamlBackend(Backend[YamlOptions]):
     def _load(self) -> tuple[str, Fixture]:
         """Return the digest of the file and the parsed fixture. Raises `StartError`.
 
-        An unchanged file is not parsed again, because parsing 300,000 users takes 14 s.
+        For an unchanged file, return the last fixture, because parsing 300,000 users takes 14 s.
         """
         path = self.options.path
         try:
