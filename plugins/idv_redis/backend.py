@@ -1,8 +1,8 @@
 """Lookups in a Redis server.
 
-A user without a key is "not known here" under two conditions: the key ``ready`` belongs to this run
-of the server, and no key was evicted. Otherwise the user may be lost, because a server has no users
-after a restart without its data, or during a load. In a cluster, each slot has a ``ready`` key.
+A missing user is "not known here" under two conditions: the value of the key ``ready`` is valid for
+this run of the server, and no key was evicted. Otherwise the server may have lost the user, or not
+loaded it yet. In a cluster, each slot has a ``ready`` key.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class RedisBackend(Backend[RedisOptions]):
         return await self.find(query, steps)
 
     async def _confirm(self, query: Query, steps: list[Step] | None) -> User | None:
-        """Check that a user who was not found is unknown. Return a user who was added meanwhile.
+        """Check that a user who was not found is not lost. Return a user who was added meanwhile.
 
         Raises `Unavailable` or `Broken` if the server may have lost the user.
         """

@@ -190,7 +190,7 @@ async def _ask(sentinel: Any, service: str | None) -> tuple[int, str]:
 
 
 async def _connect_to_primary(connection: Any) -> None:
-    """Prepare a connection, but reject a replica. ``HELLO`` returns the role to every user."""
+    """Prepare a connection, but reject a replica. Every user may run ``HELLO``, unlike ``ROLE``."""
     await connection.on_connect()
     await connection.send_command("HELLO")
     if b"master" not in await connection.read_response():

@@ -80,7 +80,7 @@ class ClusterClient(Client):
             raise to_lookup_failed(error, in_cluster=True) from None
 
     def node_of(self, key: str) -> str:
-        """Return the host and port of the node of a key, or "of this slot" for an unknown node."""
+        """Return a node's name for messages: ``host:port``, or "of this slot" if it is unknown."""
         try:
             if isinstance(self._redis, RedisCluster):
                 return str(self._redis.get_node_from_key(key).name)  # type: ignore[union-attr]
@@ -110,9 +110,9 @@ class ClusterClient(Client):
 class ReadyKeys:
     """Decides whether ``ready`` keys are valid, by the *terms* that this process has seen.
 
-    A term is a period in which one run of a server is the primary. A key may come from a snapshot
-    or a replica without the last writes, so its value decides. The ``run_id`` of this run is valid
-    in the first term of the run. The ``run_id`` of another run is invalid. Any other text is valid
+    A term is a period in which one run of a server is the primary. A new term may begin with the
+    key but without the last users, so the value of the key decides. The ``run_id`` of this run is
+    valid in its first term. The ``run_id`` of another run is invalid. Any other text is valid
     until this process notices a restart or a failover. After that, it is valid only if this process
     has found the key missing in the new term, because then the key was set in this term.
     """
@@ -137,8 +137,8 @@ class ReadyKeys:
     ) -> str | None:
         """Return the reason why a server may lack users, or ``None``.
 
-        ``value`` is the value of the ready key ``key``. The number of evicted keys decides, not the
-        ``maxmemory-policy``, because the policy may have changed, or differ on a replica.
+        ``value`` is the value of the ready key ``key``. The number of evicted keys shows evictions,
+        not the ``maxmemory-policy``, because the policy may have changed, or differ on a replica.
         """
         run_id, number = term = self._term(info)
         is_known = term in (self._first.setdefault(node, term), self._missing.get(key))

@@ -32,11 +32,11 @@ _URL = re.compile(
     r"(?:rediss?://(?:[^@/?#\[\]]*@)?(?:\[[^\[\]@/?#]+\]|[^@/?#:\[\]]+)(?::[0-9]+)?(?:/[0-9]*/?)?"
     r"|unix://(?:[^@/?#]*@)?/[^@?#]+)(?:\?[^@#]*)?"
 )
-"""Pattern of valid URLs. It excludes unencoded passwords: `urlsplit` may find a wrong host."""
+"""Pattern of valid URLs. A / or @ in a password must be encoded, or `urlsplit` misreads the URL."""
 
 
 def check_url(secret: SecretStr) -> SecretStr:
-    """Return a valid URL unchanged. Raises `ValueError` for others, with no part of the URL."""
+    """Return a valid URL unchanged. Raises `ValueError` without any part of an invalid URL."""
     text = secret.get_secret_value()
     try:
         valid = _URL.fullmatch(text) is not None and urlsplit(text).port != 0

@@ -79,7 +79,7 @@ class Sealer:
 _log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT = 1.0
 _PAUSE = 0.2
-"""Seconds between two attempts to connect. During this time, no purge is received."""
+"""Seconds until the listener for purges connects again. Meanwhile, it receives no purges."""
 _EVERYTHING = "*"
 _STATE = """
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
@@ -90,10 +90,10 @@ if not epoch or string.sub(epoch, 1, #run) ~= run or redis.call('HLEN', KEYS[1])
   redis.call('HSET', KEYS[1], 'epoch', epoch, 'generation', 0)
 end
 """
-"""The start of each script. It begins an *epoch* if marks are missing, too many, or of another run.
+"""The start of each script. It begins a new *epoch* if the marks cannot be used.
 
-Entries of an earlier epoch are invalid. Generations are compared only within an epoch. All marks
-and the generation are in one hash, so an eviction removes all of them or none.
+The marks may be missing, too many, or of another run of the server. Entries of an earlier epoch are
+invalid. All marks and the generation are in one hash, so an eviction removes all of them or none.
 """
 _COMPARE = f"{_STATE} return {{epoch, redis.call('HGET', KEYS[1], 'generation')}}"
 _READ = f"""{_STATE}
@@ -111,7 +111,7 @@ if ARGV[2] ~= '' then
   redis.call('PUBLISH', ARGV[2], epoch .. ' ' .. generation .. ' ' .. ARGV[3])
 end
 """
-"""Script of a purge. Arguments: text for a new epoch, the channel or '', the message, the marks."""
+"""Script of a purge. Arguments: random text for a new epoch, channel (or ''), message, marks."""
 
 
 class RedisSharedCache(SharedCache[RedisCacheOptions]):
@@ -143,7 +143,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self._listener = asyncio.create_task(self._listen())
 
     async def get(self, scope: str, query: Query) -> SharedResult:
-        """Return the entry for a query, unless it was purged after the start of its lookup."""
+        """Return the entry for a query, unless it was purged after the entry's lookup began."""
         key = self._key(scope, query)
         sealed, epoch, generation, *marks = await self._execute(_READ, self._marks, key)
         began = f"{epoch.decode('latin-1')} {int(generation)}"
@@ -158,7 +158,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         return SharedResult(began, SharedAnswer(user and User(*user), *rest))
 
     async def put(self, scope: str, query: Query, result: SharedResult) -> None:
-        """Store an entry. The server removes the entry when its stale time ends."""
+        """Store an entry. The server removes it at the time ``stale_until``."""
         key, answer = self._key(scope, query), result.answer
         if answer is None:
             return
