@@ -70,12 +70,12 @@ class SqliteBackend(Backend[SqliteOptions]):
 
     @property
     def problem(self) -> str | None:
-        """The reason why the file is unusable, or ``None``. Old users may still be found."""
+        """The problem with the file, or ``None``. Lookups may still find users of the old file."""
         return None if self._error is None else self._error.reason
 
     @property
     def revision(self) -> str | None:
-        """The file's revision at the last check. For changes up to it, the cache was purged."""
+        """The file's revision at the last check. No cached answer is from an earlier revision."""
         return None if self._file is None else self._file.state.revision
 
     async def open(self) -> None:
@@ -127,7 +127,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         await self._drop()
 
     async def check(self) -> None:
-        """Check the file, and apply all changes from before this call.
+        """Check the file, and react to all changes that were made before this call.
 
         Concurrent callers share one check. The check continues if a caller is cancelled. A closed
         backend checks nothing.

@@ -1,8 +1,8 @@
 """The SQL of a lookup: one statement for each kind of query, and its parameters.
 
-SQLite may store a card number with the type of the INSERT, as a number or as bytes. Such a value
-never equals the queried text, and an existing user would be "not known here". So a lookup also
-queries number, bytes, and a nickname with @, and raises `Broken` for a row with one of them.
+A program may store a card number as a number or as bytes. In SQLite, such a value never equals the
+queried text, and an existing user would be "not known here". So a lookup also searches for the
+number, the bytes, and the nickname with @, and raises `Broken` if it finds a row by one of these.
 
 Each form is a separate SELECT. With ``IN`` or ``OR``, SQLite's planner would ignore the index of a
 table that was small at its last ANALYZE.
@@ -22,7 +22,7 @@ from tornado_idv import ByNickname, Query
 Value = str | bytes | None
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-"""Pattern of numbers. A numeric column of SQLite stores them without leading zeros."""
+"""Pattern of a text that a numeric column of SQLite converts to a number."""
 _OPERANDS = {
     # A cast converts like an INSERT. Without the plus, its affinity would apply to the column.
     "text": "?{0}",
@@ -32,9 +32,9 @@ _OPERANDS = {
     "integer": "+CAST(?{2} AS NUMERIC)",
     "real": "+CAST(?{2} AS REAL)",
 }
-"""The SQL of each form of a value. The parameters are text, bytes in UTF-8, and numeric text."""
+"""The SQL of a queried value by storage form. Its parameters: text, UTF-8 bytes, numeric text."""
 _AT_ONCE = (1, 2, 4, 8, 16, 32)
-"""The sizes of batches. There are few, since sqlite3 caches a prepared statement per size."""
+"""The sizes of batches. They are few, since sqlite3 caches a prepared statement per size."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,7 +26,7 @@ from idv_sqlite.reader import Reader, connect
 from tornado_idv import Broken, FileSignature, Query, Step, Unavailable, User
 
 CHECKED_SIZE = 64 * 1024**2
-"""Maximum bytes to check by page and row. A larger file is checked by schema and row counts."""
+"""Up to this many bytes, a file is checked by page and row, above by schema and row counts."""
 _LACKS_ROWS = "an index lacks rows of its table; repair it by the statement REINDEX"
 
 
@@ -56,7 +56,7 @@ class OpenFile:
     watcher: aiosqlite.Connection
     state: State = field(init=False)
     _unmodified_after: int = field(default=-1, init=False)
-    """The number of completed statements when the signature was last found unchanged."""
+    """The number of completed statements at the last check that found the signature unchanged."""
 
     @classmethod
     async def open(cls, options: SqliteOptions) -> OpenFile:
@@ -98,7 +98,7 @@ class OpenFile:
     def is_unmodified(self) -> bool:
         """Return whether all completed statements have read the file as it was at the last check.
 
-        The signature is read again only if a statement was completed since the last reading.
+        The signature is read again only if a statement was completed since it was last read.
         """
         completed = sum([reader.completed for reader in self.readers])
         if completed != self._unmodified_after:
@@ -139,8 +139,8 @@ class OpenFile:
     async def compare_indexes(self, *, every_row: bool = False) -> None:
         """Raise `Broken` if an index lacks rows of its table. For a view, check all tables.
 
-        Without ``every_row``, rows are only counted, in a hundredth of the time. Counts do not show
-        wrong values in an index. ``PRAGMA quick_check`` does not show them, either.
+        Without ``every_row``, rows are only counted, which takes a hundredth of the time. Neither
+        counts nor ``PRAGMA quick_check`` detect wrong values in an index.
         """
         found = await self.watcher.execute_fetchall(
             "SELECT t.name, i.name FROM sqlite_master AS t, pragma_index_list(t.name) AS i WHERE "

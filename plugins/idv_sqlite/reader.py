@@ -31,7 +31,7 @@ Row = Sequence[Any]
 
 _PAUSE = 0.01
 _STEPS = 10_000
-"""SQLite instructions between two checks whether a caller waits. A lookup by index takes 50."""
+"""SQLite instructions between two checks for abandoned queries. A lookup by index takes 50."""
 
 # At DEBUG, aiosqlite logs the parameters of every query, which are nicknames and card numbers.
 logging.getLogger("aiosqlite").setLevel(logging.INFO)
@@ -134,7 +134,7 @@ class Reader:
         self._serve_task = None
 
     async def _run_batch(self, lookup: LookupStatement, batch: list[_Request]) -> None:
-        """Run one statement. If it fails, run each lookup alone, because one may be the cause."""
+        """Run one statement. If it fails, run each lookup alone: one may cause the error."""
         found: list[list[Row]] = [[] for _ in batch]
         try:
             for place, *row in await self._execute(lookup, batch):

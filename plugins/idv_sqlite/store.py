@@ -37,7 +37,7 @@ _NOT_DURABLE = (
 
 
 def _new_file(target: Path, stack: ExitStack, *, is_new: bool) -> Path:
-    """Return the path of a copy of the database at ``target``, or of an empty file.
+    """Create a copy of the database ``target`` or, if ``is_new``, an empty file. Return its path.
 
     The end of ``stack`` deletes the new file, unless it was renamed. Until then, other writers of
     ``target`` are locked out, but readers are not. Raises `StartError`.
@@ -186,7 +186,7 @@ class SqliteUserStore(UserStore):
 
 
 class SqliteTransaction(UserTransaction):
-    """A transaction in the file itself, or in a copy at ``target`` that the commit renames."""
+    """A transaction in the file itself, or in its copy ``target``. The commit renames the copy."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class SqliteTransaction(UserTransaction):
         self._numbers: Iterator[int] | None = None
 
     def _row_key(self, table: str) -> str:
-        """Return the name of the rowid or, in a table WITHOUT ROWID, of the column of nicknames."""
+        """Return the column that identifies a row: a rowid or, if there is none, the nicknames."""
         rows = self._connection.execute("SELECT name FROM pragma_table_xinfo(?)", [table])
         columns = {name.lower() for (name,) in rows}
         for name in {"rowid", "_rowid_", "oid"} - columns:

@@ -101,7 +101,7 @@ def quoted(name: str) -> str:
 
 
 async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions) -> dict[str, str]:
-    """Return the declared types by folded column name. Raises `Unavailable` or `Broken`."""
+    """Return the declared types by lower-case column name. Raises `Unavailable` or `Broken`."""
     rows = await connection.execute_fetchall(
         "SELECT name, type FROM pragma_table_xinfo(?)", [options.table]
     )
