@@ -16,12 +16,12 @@ from math import inf
 from tornado_idv.lookup.deadlines import DeadlineQueue
 
 MAX_WAITING = 10_000
-"""Maximum number of waiters, to limit memory. It exceeds the default ``server.max_connections``."""
+"""Maximum number of callers that wait for a permit, to limit the memory of the queue."""
 _Permit = asyncio.Future[bool]
 
 
 class Bulkhead:
-    """Grants at most ``limit`` permits at a time. At most `MAX_WAITING` callers wait for one."""
+    """Grants up to ``limit`` permits at a time. At most `MAX_WAITING` callers wait for a permit."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -50,7 +50,7 @@ class Bulkhead:
     async def acquire(self, deadline: float, *, first: bool = False) -> bool:
         """Wait for a permit after `try_acquire` has failed. Return false after ``deadline``.
 
-        ``deadline`` is a time of the running loop's clock. With ``first``, the caller is next.
+        ``deadline`` is a time of the loop's clock. ``first`` puts the caller at the queue's head.
         """
         loop = asyncio.get_running_loop()
         permit: _Permit = loop.create_future()

@@ -29,7 +29,7 @@ _Fraction = Annotated[float, Field(ge=0, le=1)]
 _LRU_TOUCH_INTERVAL = 10.0
 """Minimum seconds between two updates of an entry's LRU position by hits."""
 _OF_ABSENCES = Epoch()
-"""The epoch of "not found" answers. It never expires, because each purge removes them all."""
+"""The epoch of "not found" answers. It never expires, because a purge removes these answers."""
 
 
 CacheState = Literal["found", "not_found", "stale", "failure", "absent"]
@@ -57,12 +57,12 @@ class CacheLimits(Options):
     refresh_ahead: _Fraction = 0.8
     """The fraction of the TTL after which a hit starts a refresh in the background."""
     degraded_ttl: Duration = 30.0
-    """The maximum TTL of a user found after an unavailable backend was skipped."""
+    """The maximum TTL of a user found while an earlier backend was unavailable."""
     failure_memo: Duration = 2.0
     """The time after a failed lookup in which the same query gets 503 without a new lookup."""
 
     def of_answers(self) -> dict[str, object]:
-        """Return the core's settings that affect answers, without those with the default value."""
+        """Return this class's settings, without default values and without those of features."""
         return self.model_dump(include=set(CacheLimits.model_fields), exclude_defaults=True)
 
 
@@ -88,15 +88,15 @@ class AnswerCache:
         self._failures = Table[tuple[float, LookupFailed]](limits.max_negative_entries, Counters())
         self._epochs: defaultdict[str | None, Epoch] = defaultdict(Epoch)
         self.on_late_hit: Callable[[Query], object] = lambda _: None
-        """A callback for a hit on an entry due for a refresh. It gets the query, once per entry."""
+        """Called with the query at the first hit on an entry that is due for a refresh."""
         self.on_purge: Callable[[], object] = lambda: None
-        """A callback after each purge, and if a `persisted` user is no longer found or storable."""
+        """Called after each purge, and when a user in a snapshot file (`persisted`) is dropped."""
         self.persisted: Sequence[Container[str]] = ()
-        """For each snapshot file, the texts of the queries that find its users."""
+        """For each snapshot file, the queries (as text) that find the users in this file."""
         self.purges = 0
         """The number of purges so far."""
         self.related = [self]
-        """The caches of earlier directories with running lookups, and the current cache last."""
+        """Caches of replaced directories with running lookups. The last is the current cache."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -145,7 +145,7 @@ class AnswerCache:
         return min(ttl, limits.degraded_ttl) if answer.degraded else ttl
 
     def keep_stale(self, query: Query, answer: Answer, seconds: float) -> None:
-        """Store a found answer for `get_stale` only, unless the present entry lasts longer."""
+        """Store a found answer only for `get_stale`, unless the stored one may be served longer."""
         before, now = self._found.find(query.text), self.timer()
         if before is None or before.epoch.expired or before.stale_until < now + seconds:
             epoch = self._epochs[answer.backend]
@@ -166,9 +166,9 @@ class AnswerCache:
     ) -> None:
         """Move the found answers of ``backends`` from the ``other`` cache to this cache.
 
-        Both caches must have the same ``max_entries``. If a ``running`` lookup of the other cache
-        fails, it needs a stale answer, so the other cache keeps copies of the answers to these
-        queries. The time of the call does not depend on the number of entries.
+        Both caches must have the same ``max_entries``. ``running`` are the queries of lookups that
+        use the other cache. It keeps copies of their stored answers, to serve them stale if these
+        lookups fail. The time of the call does not depend on the number of entries.
         """
         kept, of_kept = Entries(other.limits.max_entries, other.counters), Epoch()
         for query in running:
@@ -224,7 +224,7 @@ class AnswerCache:
         entries.put(text, Entry(answer, epoch, fresh_until, refresh_at, stale_until, now))
 
     def drop_user(self, query: Query) -> None:
-        """Drop a user that a lookup no longer finds, also after a reload during the lookup."""
+        """Drop a user that a lookup no longer finds, from this cache and all `related` caches."""
         for each in self.related:
             each._found.drop_user(query.text)  # noqa: SLF001 - of the same class
         if any(query.text in each for each in self.persisted):

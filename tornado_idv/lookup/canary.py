@@ -17,17 +17,17 @@ from tornado_idv.model import Answer, ByCard, ByNickname, Query
 
 _log = logging.getLogger(__name__)
 _CHECK_INTERVAL = 30.0
-"""Seconds from the start of the last lookup of the canaries to the next one by `Canary.check`."""
+"""`Canary.check` looks the canaries up this many seconds after the start of the last lookup."""
 _Outcome = LookupFailed | Collection[str | None]
 """The result of a lookup of all canaries: the servers that found them, or the failure."""
 KINDS: Mapping[type[Query], str] = {ByNickname: "nickname", ByCard: "card_number"}
-"""The kinds of query that canaries protect, with their names in options and metrics."""
+"""The kinds of query that canaries protect, and the name of each kind in options and metrics."""
 
 
 def canaries_of(options: BackendOptions) -> dict[str, Query]:
-    """Return the queries for the canaries of a backend, by the names of canaries in messages.
+    """Return the queries for the canaries of a backend, by the name of the canary in messages.
 
-    No name contains a card number.
+    The name never contains a card number.
     """
     found: dict[str, Query] = {}
     for number, each in enumerate(options.canaries, start=1):
@@ -65,8 +65,8 @@ class Canary:
     """The canaries of one backend for one ``kind`` of query. All of them must be found.
 
     The ``absent`` users must not be found; they are the same for each kind. ``look_up`` takes a
-    query and a deadline. ``timer`` returns seconds. ``task`` looks the canaries up, for all
-    callers of `confirm` at once. Callers that come too late for this result share the next one.
+    query and a deadline. ``timer`` returns seconds. ``task`` looks the canaries up. Callers of
+    `confirm` share the result, or that of the next lookup if this one began too early for them.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Canary:
         self._plans = {f"@{each.nickname}": each.plan for each in with_plan}
         self._plans |= {each.card_number or "": each.plan for each in with_plan}
         self.judges_found = any(each.plan or each.absent for each in options.canaries)
-        """Whether "found" must be confirmed, too. "Not found" must always be confirmed."""
+        """Whether the canaries must confirm "found", too. They must always confirm "not found"."""
         self._success = ", ".join(self.queries) + (" confirmed" if self.judges_found else " found")
         self._max_age = min(each.max_age for each in options.canaries)
         self._look_up = look_up
@@ -94,11 +94,11 @@ class Canary:
         self.problem: str | None = None
         """The unexpected result of a canary, as a phrase, or ``None``.
 
-        If a lookup of the canaries fails, the value does not change.
+        A failed lookup of the canaries does not change the value.
         """
         self.task: asyncio.Task[None] | None = None
         self._found: dict[str | None, tuple[float, float]] = {}
-        """For each server, start and end of its last lookup that confirmed all canaries."""
+        """For each server, start and end of the last lookup that confirmed all canaries on it."""
         self._began = -inf
         self._running: asyncio.Future[_Outcome] | None = None
         self._next: asyncio.Future[_Outcome] | None = None
@@ -133,7 +133,7 @@ class Canary:
     ) -> Collection[str | None]:
         """Return the servers that found the canaries. Unless `is_fresh`, look the canaries up.
 
-        ``ended`` and ``server`` are the end and the server of the lookup to confirm. ``deadline``
+        ``ended`` is the end time of the lookup to confirm, and ``server`` its server. ``deadline``
         is a time of the running loop's clock. Raises `Unavailable`.
         """
         if self.is_fresh(ended, server=server):

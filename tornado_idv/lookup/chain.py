@@ -73,9 +73,9 @@ class Chain:
     async def find(self, query: Query, observe: _Observe | None = None) -> Answer:
         """Query the backends, then plugins. Return the answer. Raises `Unavailable` or `Broken`.
 
-        *Not found* needs "not known here" from every backend serving the query: a skipped backend
-        might know the user. *Not found* has the shortest TTL of these backends. ``observe`` gets
-        the name and the call of each backend and plugin, and returns the call to await.
+        *Not found* needs "not known here" from every backend serving the query, because a skipped
+        backend might know the user. *Not found* has the shortest TTL of these backends. ``observe``
+        gets the name and the call of each backend and plugin, and returns the call to await.
         """
         deadline = asyncio.get_running_loop().time() + self._timeout
         calls: list[NamedCall] = self._hook(query=query, deadline=deadline)

@@ -35,8 +35,8 @@ def compare(
 ) -> Comparison:
     """Compare the outcomes of two lookups. ``None`` is "not found".
 
-    A failure outranks `Untrusted`, and `Untrusted` outranks a difference. ``differences`` returns
-    the differing fields of two users.
+    These decide the result, in this order: a failed source, a failed target, an `Untrusted`
+    outcome, a difference. ``differences`` returns the differing fields of two users.
     """
     user = source if isinstance(source, User) else target if isinstance(target, User) else None
     result: ComparisonResult

@@ -75,7 +75,7 @@ class Directory:
         self.batch_slots = Bulkhead(max(1, most // 2))
         """Limits concurrent lookups of batches to half of the largest ``max_concurrent``."""
         self.batch_turn = asyncio.Lock()
-        """A batch holds this lock at the start of a lookup, until other loop events are handled."""
+        """Held by a batch that pauses between two lookups, so that batches pause in turn."""
         self._chain = chain = Chain(manager, self.guards, cache, encode, timeout)
         if previous is None:
             self._follow_changes()
@@ -164,9 +164,9 @@ class Directory:
             each.follow()
 
     def _purge_from(self, changed: str, *queries: Query) -> None:
-        """Purge answers of the ``changed`` backend and of later ones, because it has precedence.
+        """Purge answers of ``changed`` and of later backends, because ``changed`` has precedence.
 
-        With ``queries``, purge only the answers for these users, but from all backends.
+        With ``queries``, purge the answers of all backends, but only for these users.
         """
         names = [guard.name for guard in self.guards]
         self.purge(Purge(() if queries else tuple(names[names.index(changed) :]), queries))

@@ -13,7 +13,7 @@ from tornado_idv.model import Answer
 
 
 class Epoch(Struct, eq=False, gc=False):
-    """The time between two purges of a backend. If ``expired``, entries of it are invalid."""
+    """The time between two purges of a backend. Entries from an ``expired`` epoch are invalid."""
 
     expired: bool = False
 
@@ -40,9 +40,9 @@ class Entries(Table[Entry]):
     def __init__(self, size: int, counters: Counters) -> None:
         super().__init__(size, counters)
         self._same_user: list[dict[str, str | set[str]]] = [{} for _ in self._parts]
-        """For the text of each query, the texts of other queries with an entry of the same user.
+        """For the text of a query, the texts of other queries with an entry of the same user.
 
-        `drop_user` reads them. A single text has no set, because 100,000 sets would take 20 MB.
+        `drop_user` needs them. A single text is a plain ``str``, because sets take more memory.
         """
         self._unswept = 0
 
@@ -63,7 +63,7 @@ class Entries(Table[Entry]):
         return before
 
     def drop_user(self, text: str) -> None:
-        """Remove all entries of a user, by the text of one query. Takes constant time."""
+        """Remove all entries of the user found by the query ``text``. Takes constant time."""
         if not self._count:
             return
         texts = self._same_user[hash(text) % self._number].get(text, ())

@@ -22,7 +22,7 @@ _MAX_REFRESHES = 4
 """Maximum concurrent refreshes. The number is small, to leave permits for lookups of clients."""
 _MAX_WAITING_REFRESHES = 1000
 LookUp = Callable[[Query, float], Coroutine[Any, Any, Answer]]
-"""Takes a query, and the minimum TTL in seconds of a shared answer. Raises `LookupFailed`."""
+"""Takes a query, and the minimum TTL (in s) of a shared cache's answer. Raises `LookupFailed`."""
 
 
 @dataclass(slots=True, eq=False)

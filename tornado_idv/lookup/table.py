@@ -19,7 +19,7 @@ from tornado_idv.metrics.counters import Counters
 
 Value = TypeVar("Value")
 _PART = 1024
-"""Average number of values per part of a full table."""
+"""Average number of values in each small cache of a full table."""
 _STEP = 0.001
 """Maximum seconds per event-loop iteration for the removal of values."""
 
@@ -47,9 +47,9 @@ class Table(Generic[Value]):
         return self._count
 
     def parts(self) -> Iterator[Iterator[tuple[str, Value]]]:
-        """Yield the texts and values of each part. LRU positions do not change.
+        """Yield the texts and values of each small cache. LRU positions do not change.
 
-        Values may be put and removed between two parts.
+        The caller may put and remove values between two caches.
         """
         for number in range(self._number):
             if part := self._parts[number]:
