@@ -23,11 +23,11 @@ from tornado_idv.units import Rate, format_rate
 _log = logging.getLogger(__name__)
 
 _CAPACITY = 262_144
-"""Number of places for key ids. The system allocates memory only for used places."""
+"""Number of places for key ids in the table. Unused places take no memory."""
 _MAX_PROBES = 1024
-"""Maximum number of places to try for a key id. All are tried only in a nearly full table."""
+"""Maximum number of places in the table to try for a key id, while other key ids occupy them."""
 _FIELDS = 3
-"""Numbers per place: a hash of the key id, the TAT of requests, and the TAT of misses."""
+"""Numbers in each place of the table: hash of the key id, TAT of requests, TAT of misses."""
 _LOG_INTERVAL = 60.0
 """Minimum seconds between two warnings about the ``log_only`` limit of one key."""
 
@@ -90,7 +90,7 @@ class KeyLimits(Struct, eq=False):
         return {name: format_rate(each.rate) if each else None for name, each in refusing.items()}
 
     def acquire(self, lookups: int = 1) -> Exceeded | None:
-        """Count lookups and return ``None``, or return the exceeded limit.
+        """Return the exceeded limit. If none is exceeded, count the lookups and return ``None``.
 
         Each lookup may be a miss. So the limit of misses must have room for all of them, but only
         `charge_miss` counts misses.
