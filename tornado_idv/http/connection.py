@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol, ResponseSink):
     def _start_next(self) -> None:
         """Queue the next request, or serve an authenticated client by the fast path.
 
-        If the head is incomplete, call `resume` immediately, because a check of the head is cheap.
+        If the head is incomplete, call `resume` without the queue, because it only checks the head.
         """
         if not self._parser.has_head:
             self.resume()

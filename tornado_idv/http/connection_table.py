@@ -90,7 +90,7 @@ _EXPIRE_BATCH = 2
 """Maximum connections closed by one call of `_sweep`. The number is small, because many clients may
 time out together, and to close a connection costs as much as several responses."""
 _EXPIRE_PAUSE = 0.001
-"""Seconds to the next `_sweep` while expired connections are left, to spread reconnections."""
+"""Seconds to the next `_sweep` if expired connections remain. This spreads reconnections."""
 
 
 class TimedConnection(Protocol):

@@ -17,8 +17,8 @@ connections delays a new connection by one request, and rejected connections do 
 
 There is one gap. Clients that open a new connection for every guess are all in the class *new*. The
 next new client waits for all of them, at most ``server.max_connections``. Clients that share
-connections of a proxy also share a class. Fairness by client address would not help: behind a
-proxy, all clients may have the same address.
+connections of a proxy also share a class. Fairness by client address would not help, because
+behind a proxy, all clients may have the same address.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 AUTHENTICATED_BUDGET = 0.001
 UNAUTHENTICATED_RATE = 1000
 _MAX_ELAPSED = 0.05
-"""Maximum seconds counted per iteration, because a suspended process looks like a long one."""
+"""Maximum seconds counted per iteration, because the process may be suspended meanwhile."""
 
 
 Resume = Callable[[], object]
@@ -42,9 +42,9 @@ _Waiters = OrderedDict[Resume, None]
 class FairQueue:
     """Resumes waiting connections in each loop iteration, by order of arrival within each class.
 
-    Each iteration resumes at least one waiter, and none twice. Then it resumes waiters until it has
-    taken ``budget`` seconds, and until it has resumed ``rate`` waiters for each second that the
-    queue waited for this iteration. ``timer`` returns seconds.
+    Each iteration resumes one waiter, and ``rate`` more for each second since this iteration was
+    scheduled. If this takes less than ``budget`` seconds, it resumes waiters for the rest of this
+    time. It resumes no waiter twice. ``timer`` returns seconds.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class FairQueue:
         self._scheduled_at = 0.0
 
     def enqueue(self, resume: Resume, *, rejected: bool = False) -> None:
-        """Call ``resume`` once, after all waiters that are now in its class.
+        """Call ``resume`` once, after all waiters that are now in its class (``rejected``).
 
-        A waiting ``resume`` keeps its position. Its ``rejected`` must be the same as before.
+        A waiting ``resume`` keeps its position. It must not be enqueued in the other class.
         """
         self._classes[rejected].setdefault(resume)
         if not self._scheduled:

@@ -115,7 +115,7 @@ def _start_line(match: re.Match[bytes]) -> RequestStartLine:
 def _keep_alive(start_line: RequestStartLine, headers: HTTPHeaders) -> bool:
     """Return whether the client permits a persistent connection (RFC 9112, 9.3).
 
-    The flag of llhttp cannot be used: it is reset at the end of a request without a body.
+    The flag of llhttp cannot be used, because it is reset at the end of a request without a body.
     """
     options = [each.strip().lower() for each in headers.get("Connection", "").split(",")]
     if start_line.version == "HTTP/1.0" and "keep-alive" not in options:

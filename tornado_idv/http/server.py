@@ -31,7 +31,7 @@ _MAX_HANDSHAKES = 1000
 """Maximum number of TLS handshakes in progress."""
 _HANDSHAKE_TIMEOUT = 3.0
 _HANDSHAKES_ABOVE_LIMIT = 16
-"""Handshakes allowed above ``max_connections``, because TLS clients get 503 after a handshake."""
+"""Number of handshakes above ``max_connections``, so that rejected TLS clients can get a 503."""
 
 
 class HttpServer:
