@@ -123,7 +123,7 @@ def start_lookup(
 async def find_past_cache(api: ApiContext, query: Query, limits: KeyLimits | None) -> Result:
     """Return the result of a lookup that bypasses the cache. Raises `LookupFailed`.
 
-    Such a lookup, for canaries of other instances, is charged as a miss: it costs as much.
+    The lookup is charged as a miss even if it finds the user, because it costs as much as a miss.
     """
     end = (await api.directory.explain(query)).end
     if isinstance(end, LookupFailed):
@@ -143,7 +143,7 @@ def result_of(answer: Answer, limits: KeyLimits | None, cache: CacheResult) -> R
 
 
 def _result_of_miss(answer: Answer, limits: KeyLimits | None) -> Result:
-    """Return the result of an uncached lookup. Raises `ApiException` over the limit of misses."""
+    """Return the result of an uncached lookup. Raises `ApiException` above the limit of misses."""
     exceeded = limits.spent_misses() if limits is not None else None
     if exceeded is not None:
         # Without this check, concurrent lookups could guess users beyond the limit.

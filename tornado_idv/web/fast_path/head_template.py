@@ -32,8 +32,8 @@ CARRIED = (
     "traceparent",
     "tracestate",
 )
-"""Header fields whose value is read from each request. A field that is not here or in `SIGNIFICANT`
-has no effect, so a template matches any valid value of it (for ``Host`` any usual value)."""
+"""Header fields whose value is read from each request. A field that is neither here nor in
+`SIGNIFICANT` has no effect, so a template matches any valid value (for ``Host`` a usual value)."""
 _NEVER = (
     *("expect", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"),
     "x-idv-past-cache",
@@ -50,7 +50,7 @@ _COMPILING = Limit("templates", Rate(32, 4.0))
 """The rate of compilations for one key: 32 in a burst, then 8 per second. A compilation takes up to
 one millisecond."""
 _MAX_SEEN = 10_000
-"""The maximum number of shapes whose heads are counted, because they have no template yet."""
+"""The maximum number of shapes (see `shape_of`) without a template whose heads are counted."""
 
 _HEAD_END = b"\r\n\r\n"
 _VALUE = rb"[\t -~\x80-\xff]*+"
@@ -163,7 +163,7 @@ class HeadTemplates(Generic[_Meaning]):
         self._by_shape: OrderedDict[int | None, HeadTemplate[_Meaning]] = OrderedDict()
         """Templates by shape, the least recently found first."""
         self._seen: OrderedDict[int, int] = OrderedDict()
-        """For each shape without a template, the number of its heads. The least recent is first."""
+        """Number of accepted heads by shape without a template, the least recent shape first."""
         self._tats: dict[str, float] = {}
         """State of the rate limit: the theoretical arrival time of compilations, by key id."""
 

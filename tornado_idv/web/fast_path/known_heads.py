@@ -41,7 +41,7 @@ _MAX_BODIES = 20_000
 
 
 class KnownBody(Struct, frozen=True, gc=False):
-    """A parsed body. ``answer`` is called with ``query``; ``subject`` names the user in the log."""
+    """A parsed body. The function ``answer`` answers ``query``; ``subject`` is the user in logs."""
 
     query: Any
     subject: str | None = None
@@ -86,7 +86,7 @@ def read_query(api: ApiContext, operation: Operation, _: ApiKey, body: bytes) ->
 
 
 class HeadMatcher:
-    """The fast path of one connection. It first tries the template of earlier requests."""
+    """The fast path of one connection. It first tries the template of its latest requests."""
 
     __slots__ = ("_heads", "_last", "_peer", "_template")
 
