@@ -196,8 +196,8 @@ class Backend(ABC, Generic[OptionsT]):
     def user_store(cls, options: OptionsT) -> UserStore | None:  # noqa: ARG003 for subclasses
         """Return the store of all users, for ``tornado-idv users``.
 
-        If this kind of backend has no such store, return ``None``. Raises `StartError` if these
-        options do not permit one.
+        If this kind of backend has no such store, return ``None``. Raises `StartError` if the
+        options do not permit a store.
         """
         return None
 
@@ -228,8 +228,8 @@ class Backend(ABC, Generic[OptionsT]):
         """An identifier of the current content of the source, equal in all processes.
 
         If the revision differs after a restart, answers from before the restart are dropped. With
-        ``None``, they are kept. The revision must not change before `notify_changed` is called.
-        Like `user_count`, the property must not block.
+        ``None``, these answers are kept. The revision must not change before `notify_changed` is
+        called. Like `user_count`, the property must not block.
         """
         return None
 
@@ -275,7 +275,7 @@ class Backend(ABC, Generic[OptionsT]):
         """Release the resources of `open`."""
 
     def on_change(self, listener: Callable[..., None]) -> None:
-        """Set the function to call by `notify_changed`, with the same arguments."""
+        """Set the listener: the function that `notify_changed` calls with its arguments."""
         self._on_change = listener
 
     def notify_changed(self, *queries: Query) -> None:
@@ -288,7 +288,7 @@ class Backend(ABC, Generic[OptionsT]):
             self._on_change(*queries)
 
     def on_available(self, listener: Callable[[bool], None]) -> None:
-        """Set the function to call by `notify_available`, with the argument ``verified``."""
+        """Set the listener: the function that `notify_available` calls with ``verified``."""
         self._on_available = listener
 
     def notify_available(self, *, verified: bool = False) -> None:

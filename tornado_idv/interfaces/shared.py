@@ -82,11 +82,11 @@ class SharedCache(ABC, Generic[OptionsT]):
         """Release the resources of `open`."""
 
     def on_purge(self, listener: Callable[[Purge], None]) -> None:
-        """Set the function that `purged` calls."""
+        """Set the listener: the function that `purged` calls with its argument."""
         self._on_purge = listener
 
     def purged(self, purge: Purge) -> None:
-        """Purge the answers in the cache of this process."""
+        """Purge answers from the cache of this process after a purge by another process."""
         if self._on_purge is not None:
             self._on_purge(purge)
 
