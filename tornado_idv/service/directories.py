@@ -175,9 +175,9 @@ class Directories:
     async def _close_replaced(
         self, directory: Directory, after: Directory, max_wait: float
     ) -> None:
-        """When running lookups have ended, close backends that ``after`` does not use.
+        """Close the backends of ``directory`` that the directory ``after`` does not use.
 
-        Waits at most ``max_wait`` seconds for the lookups.
+        First, wait for the end of running lookups, at most ``max_wait`` seconds.
         """
         # Directories before this one may use its backends, too.
         ended = asyncio.gather(*(each.join() for each in self._replaced))
@@ -218,7 +218,7 @@ def of_users(settings: Settings) -> tuple[object, ...]:
 
 
 def _with_same_answers(before: Settings, after: Settings) -> list[str]:
-    """Return the names of the backends before the first changed one. Their users stay cached."""
+    """Return the names of backends before the first changed backend. Their users stay cached."""
     # These settings do not affect found users.
     others = dict.fromkeys(("negative_ttl", "max_negative_entries", "failure_memo"))
     limits = [each.cache.of_answers() | others for each in (before, after)]

@@ -29,8 +29,8 @@ from tornado_idv.service.part import Prepared
 _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25
 _LATE = 0.75
-"""Seconds of a read of the store after which unknown keys are undetermined. Reads are 0.25 s apart,
-so a key that was issued more than one second ago is not rejected as invalid."""
+"""If a read of the store takes longer (in seconds), unknown keys are undetermined. Reads are 0.25 s
+apart, so a key that was issued more than one second ago is not rejected as invalid."""
 _WRITE_INTERVAL = 60.0
 """Seconds between two writes of the keys' last use to the store."""
 _STOP_TIMEOUT = 2.0

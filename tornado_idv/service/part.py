@@ -53,7 +53,7 @@ class Part:
         yield
 
     def log_before(self, log: RequestLog | None) -> RequestLog | None:
-        """Return a request log that passes its requests on to ``log``. The default is ``log``."""
+        """Return a request log that passes requests on to ``log``. By default, return ``log``."""
         return log
 
     async def layer(self, settings: Settings, cache: AnswerCache) -> Layer | None:  # noqa: ARG002
@@ -63,7 +63,7 @@ class Part:
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:  # noqa: ARG002
         """Prepare a change to these settings. Raises `StartError`.
 
-        The change will use ``directory``, a new one or the current one.
+        The change will use ``directory``, a new directory or the current one.
         """
         return Prepared(lambda: None)
 

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
 _GC_THRESHOLD = 20_000
 KILLED_BY = 128
-"""The exit code after a signal is the sum of this and the signal's number, as in a shell."""
+"""The exit code after a signal is this number plus the signal's number, as in a shell."""
 _STOP = (signal.SIGTERM, signal.SIGINT)
 
 

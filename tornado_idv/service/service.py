@@ -45,7 +45,7 @@ from tornado_idv.web.fast_path.known_heads import KnownHeads
 from tornado_idv.web.lookups import ApiContext
 
 _MIN_DRAIN = 0.1
-"""Minimum seconds for a drain, so that even with ``0s`` an idle service stops cleanly."""
+"""Minimum seconds of a drain, for a clean stop even with ``server.drain.timeout: 0s``."""
 # The modules of parts are imported before the fork, so that workers share their memory.
 _PARTS: list[Callable[[Running], Part | None]]
 _PARTS = [resolve_name(each.part) for each in FEATURES if each.part]
@@ -149,7 +149,7 @@ class Service(ServiceInfo):
         """Stop listening and wait for requests in flight; return whether all were answered.
 
         From now on the readiness check fails. With ``delay`` the service still accepts new
-        connections for ``server.drain.delay`` seconds: a load balancer needs time to notice the
+        connections for ``server.drain.delay`` seconds, so that a load balancer can notice the
         stop. Then requests in flight have ``server.drain.timeout`` seconds.
         """
         limits = self.settings.server.drain

@@ -119,7 +119,7 @@ def _remove(sock: socket.socket, path: Path, own: FileSignature) -> None:
 class SocketFiles:
     """Checks that the files of Unix sockets exist. A socket without a file gets no new clients.
 
-    Without files, ``report`` is ``None``. Keep the sockets open, so no other file gets an inode.
+    Without files, ``report`` is ``None``. Keep the sockets open, to prevent reuse of their inodes.
     """
 
     def __init__(self, addresses: Iterable[Address] = ()) -> None:
