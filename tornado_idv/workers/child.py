@@ -166,8 +166,8 @@ class Slot:
     def on_exit(self, child: Child, reason: str, now: float) -> float:
         """Schedule a restart after an exit. Return the seconds until the restart.
 
-        The first restart is immediate, further ones have an exponential back-off. If a process
-        served for at least a second, the back-off starts again.
+        The first restart is immediate, further ones have an exponential back-off. If the process
+        has served for at least a second, its restart counts as the first.
         """
         self.child = None
         if child.ready_at is None and self.error is None:

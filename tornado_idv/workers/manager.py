@@ -42,7 +42,7 @@ from tornado_idv.workers.channel import (
 
 _log = logging.getLogger(__name__)
 _TIMEOUT = 5.0
-"""Maximum seconds for a reply of a worker or the supervisor. `prepare` has a longer timeout."""
+"""Maximum seconds for a reply of a worker or the supervisor, except for the request ``prepare``."""
 
 
 def run_manager(
@@ -241,9 +241,9 @@ async def _reply(connection: MessageStream) -> Message:
 async def _prepare_in(
     worker: Message, content: bytes, stack: AsyncExitStack
 ) -> MessageStream | ReloadResult | None:
-    """Prepare a configuration in a worker. Return the connection to send the commit by.
+    """Prepare a configuration in a worker. Return the connection for the commit.
 
-    If the preparation fails, return the result. If the worker drains or ended, return ``None``.
+    If this fails, return the `ReloadResult`. If the worker drains or has ended, return ``None``.
     """
     try:
         connection = await stack.enter_async_context(connected(worker["address"]))

@@ -208,15 +208,15 @@ class Supervisor:
     def _on_manager_exit(self, manager: Child) -> None:
         """End the running reload when the manager process has ended.
 
-        After the message "use", the reload counts as successful: new processes already have its
-        configuration, and `_replace_outdated` replaces the others.
+        After the manager's message "use", the reload counts as successful, because new processes
+        have the new configuration, and `_replace_outdated` replaces the others.
         """
         if self._reloading is not None:
             reason = STOPPING if self._stopping else f"{manager} ended during the reload"
             self._on_reloaded(self._used or failure(StartError(reason)))
 
     def _pass_hangup_on(self) -> None:
-        """Request the reload of a SIGHUP from the manager, unless the reload has begun already."""
+        """Pass a SIGHUP on to the manager, to start a reload, unless the reload has begun."""
         manager = self._slots[MANAGER].child
         if self._announced and self._hangup_due and manager and manager.phase == "ready":
             manager.send("hangup")

@@ -84,7 +84,7 @@ def _report(operations: ServiceOperations) -> Message:
 
 
 class _Requests:
-    """Executes requests of the manager process. Requests wait until ``service`` has a result."""
+    """Executes requests of the manager process. Requests wait for the future ``service``."""
 
     def __init__(self, channel: Channel, current: Configuration) -> None:
         self.service: asyncio.Future[Service] = asyncio.get_running_loop().create_future()
@@ -111,9 +111,9 @@ class _Requests:
             connection.send(error=type(error).__name__)
 
     async def _prepare(self, service: Service, connection: MessageStream, content: str) -> None:
-        """Prepare a configuration, and commit it after the next message.
+        """Prepare a configuration, and commit it after the next message of the manager.
 
-        If the connection ends without a message, abort the change.
+        If the manager closes the connection without a message, abort the change.
         """
         if self._channel.stop.is_set():
             return
