@@ -51,7 +51,7 @@ class KeyRing:
         return frozenset(key.id for key in self._keys.values())
 
     async def overview(self) -> KeyOverview:
-        """Return an overview. A thread computes it: with 100,000 keys this takes 0.1 s."""
+        """Return an overview. A thread computes it, because 100,000 keys take 0.1 s."""
         keys, now, overview = self._keys, self.clock(), self._overview
         if overview is None or now >= overview.until:
             overview = await self._in_thread(_overview_of, keys, now)
@@ -90,8 +90,8 @@ class KeyRing:
         While the key store cannot be read, an unknown or invalid key raises `UndeterminedKey`.
         ``scheme`` is the scheme of the credentials in lower case, or empty without credentials.
 
-        No constant-time comparison is needed: a dictionary lookup by digest takes as long for a
-        nearly right token as for any other.
+        No constant-time comparison is needed, because a dictionary lookup by digest takes as long
+        for a nearly right token as for any other.
         """
         if not scheme:
             raise InvalidKey("missing")

@@ -28,7 +28,7 @@ _APPLICATION_ID = 0x6964766B
 """SQLite's ``application_id`` of key stores: ASCII ``idvk``."""
 _VERSION = 1
 _CHANGES_KEPT = 10_000
-"""Maximum rows in the table ``changes``. If a service has missed more, it reads all keys again."""
+"""Maximum rows in the table ``changes``. A service that misses more changes reads all keys."""
 
 _TABLES = """
 CREATE TABLE store (revision TEXT NOT NULL);
