@@ -122,9 +122,9 @@ def _duplicates(file: str, values: Iterable[_Value], message: str) -> Iterator[P
 
 
 def is_demo(tree: Any) -> bool:
-    """Return whether ``demo`` is on; true for a malformed value.
+    """Return whether ``demo`` is on. A malformed value counts as on.
 
-    The settings model reports a malformed value. The checks must not also report plain tokens.
+    Otherwise the checks would report plain tokens in addition to the malformed value.
     """
     value = value_at(tree, "demo")
     try:

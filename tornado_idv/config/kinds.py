@@ -33,7 +33,7 @@ _Choices = tuple[tuple[str, type[Options] | None], ...]
 """The options model of each kind; ``None`` for a kind that is not imported."""
 
 _NO_DOCSTRINGS = {"use_attribute_docstrings": False}
-"""Skips pydantic's search for docstrings in source code. It takes 20 ms for each created model."""
+"""Skips pydantic's search for docstrings in source code. The search takes 20 ms for each model."""
 
 
 def settings_type(kinds: Kinds, used: Container[str] | None = None) -> type[Settings]:

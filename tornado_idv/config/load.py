@@ -66,7 +66,7 @@ class ConfigFile:
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Convert a `SettingError` within to a `ConfigError` with the position in the file."""
+        """Convert a `SettingError` of the block to a `ConfigError` at its position in the file."""
         try:
             yield
         except SettingError as error:
@@ -132,9 +132,9 @@ def _validate(
 
 
 def _first_site(tree: Any) -> str:
-    """Return the profile site of responses. Backends that query by profile URL need it.
+    """Return the first profile site, for backends that query by profile URL.
 
-    Returns an empty text if the site is missing or invalid: the settings model reports that.
+    If the site is missing or invalid, return an empty text. The settings model reports the error.
     """
     try:
         return ProfileSite.parse(tree["profile_sites"][0]).prefix

@@ -1,9 +1,9 @@
 """Turns validation errors into problems with their positions in the file.
 
 A pydantic error has a location: the steps from the root to the value. Some steps are tags of unions
-and not in the file. The JSON Schema shows these steps.
+and not in the file. The JSON Schema identifies these tags.
 
-No message repeats a value: it may be a secret.
+No message repeats a value, because it may be a secret.
 """
 
 from __future__ import annotations

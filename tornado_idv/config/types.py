@@ -1,6 +1,6 @@
 """Types of single settings, in addition to those shared with plugins.
 
-No message repeats a value: it may be a secret.
+No message repeats a value, because it may be a secret.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HOST_NAME = re.compile(rf"(?!.{{254}}){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
 _MAX_BODY = 1024**2
 _MAX_WORKERS = 256
 UNIX = "unix:"
-"""Prefix of the address of a Unix socket. Without a path, it stands for clients of such sockets."""
+"""Prefix of the address of a Unix socket. In ``trusted_proxies``, it means all Unix sockets."""
 _KEY_ID = re.compile(KEY_ID, re.ASCII)
 _SHA256 = re.compile("[0-9A-Fa-f]{64}", re.ASCII)
 _NETWORK = re.compile(rf"(?:[0-9A-Fa-f.:]{{2,45}}(?:/[0-9]{{1,3}})?|{UNIX})", re.ASCII)
