@@ -20,7 +20,7 @@ class Reloads(Protocol):
     last: ReloadResult | None
 
     async def reload(self, trigger: str, **audited: str | None) -> ReloadResult:
-        """Reload after the end of a running reload. The audit log gets all arguments."""
+        """Wait for the end of a running reload, then reload. The audit log gets all arguments."""
 
 
 Phase = Literal["starting", "ready", "draining"]
@@ -81,7 +81,7 @@ class ProcessReport(Struct):
 
     @property
     def sources(self) -> dict[str, BackendReport]:
-        """Backends and the sources of parts, by their names in `degraded`."""
+        """Reports of backends and of the sources of parts, by their names in `Report.degraded`."""
         named = {f"backend {each.name}": each for each in self.backends}
         of_parts = chain.from_iterable(each.sources for each in self.parts.values())
         return named | {each.name: each for each in of_parts}
@@ -101,7 +101,7 @@ class WorkerReport(Struct):
 class Report(Struct):
     """The report of a service: of its one process, or summed over its workers.
 
-    ``pid`` is the process for signals. ``missing`` has the names of workers that do not serve.
+    The process ``pid`` handles signals. ``missing`` has the names of workers that do not serve.
     ``restarts`` counts restarts of ended processes.
     """
 
@@ -117,7 +117,7 @@ class Report(Struct):
 
     @property
     def parts(self) -> list[str]:
-        """Names of all parts that can be `degraded`, except for workers."""
+        """All names that `degraded` can return, except for workers."""
         parts = (name for name, each in self.process.parts.items() if not each.sources)
         return [*self.process.sources, *parts]
 
