@@ -97,7 +97,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 
 def examples(*lines: str) -> str:
-    """Format examples for the end of a command's help. ``tornado-idv`` is added to each."""
+    """Format examples for the end of a command's help. Prefix each with ``tornado-idv``."""
     return "\n".join(["\b", "Examples:", *(f"  tornado-idv {each}" for each in lines)])
 
 
@@ -161,7 +161,7 @@ def failure(error: IdvError) -> Record:
 
 @contextmanager
 def mute_own_logger() -> Iterator[None]:
-    """Mute the service's loggers: the command prints failures itself. Plugins may still log."""
+    """Mute the service's loggers, because the command prints failures. Plugins may still log."""
     log = logging.getLogger("tornado_idv")
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
