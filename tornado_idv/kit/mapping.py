@@ -181,7 +181,7 @@ def json_type(value: Any) -> str:
 
 
 def _check_no_projection(text: str) -> None:
-    """Raise `ValueError` for a projection to a member. It drops records without the member."""
+    """Raise `ValueError` for a projection such as ``[*].id``. It drops records without ``id``."""
     for node in nodes_of(_parse(text)):
         if node["type"].endswith("projection") and node["children"][1]["type"] != "identity":
             raise ValueError(
@@ -302,7 +302,7 @@ FieldSource = Annotated[
 
 
 class MappedField:
-    """A field of the user with its compiled expression. Without a source, it is always missing."""
+    """A user's field with a compiled expression. Without a source, the field is always missing."""
 
     def __init__(self, name: str, source: FieldSource | None) -> None:
         options = source

@@ -59,7 +59,7 @@ def _spellings(value: str) -> Iterator[str]:
 
 
 def _texts(document: Any) -> Iterator[str]:
-    """Yield the texts and numbers in a JSON secret. A request may contain it in another layout."""
+    """Yield the texts and numbers in a JSON secret, because a request may reformat the JSON."""
     if isinstance(document, str):
         yield document
     elif isinstance(document, dict | list):
