@@ -1,4 +1,4 @@
-"""The configuration of ``serve --demo``, and the stop of the service with its parent program."""
+"""The configuration of ``serve --demo``, and a stop of the service at the end of standard input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ backends: [{{name: users, kind: yaml, path: {path}}}]
 
 @contextmanager
 def demo_config(users: Path, port: int | None) -> Iterator[ConfigFile]:
-    """Yield a temporary configuration with these users and a new key."""
+    """Yield a temporary configuration with the users in the file ``users`` and a new key."""
     with TemporaryDirectory(prefix="tornado-idv-") as folder:
         file = Path(folder) / "config.yaml"
         path = json.dumps(str(users.absolute())).replace("${", "$${")
