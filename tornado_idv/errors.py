@@ -153,8 +153,8 @@ class StartError(IdvError):
 class DegradedStartError(StartError):
     """A backend is open, but cannot look users up until an operator fixes its source.
 
-    After the fix, the backend recovers without a restart. The service starts degraded: otherwise a
-    service manager would restart it in a loop. A reload fails and keeps the old configuration.
+    After the fix, the backend recovers without a restart. The service starts degraded, to prevent a
+    restart loop by a service manager. A reload fails and keeps the old configuration.
     """
 
 

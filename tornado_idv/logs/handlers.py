@@ -31,7 +31,7 @@ LogFormat = Literal["auto", "console", "json"]
 AUDIT = "tornado_idv.audit"
 """The logger of operators' actions. Its lines are written at every log level."""
 _MAX_DIRECT = 600
-"""Maximum characters of a value in a directly written line. JSON may use six bytes for each."""
+"""Maximum characters of a value logged without a thread. In JSON, each may take six bytes."""
 _RELOAD = "tornado_idv.service.reload"
 """The logger of reload results. Its lines are never folded."""
 _STDERR = 2
@@ -49,7 +49,7 @@ def keep_out_secrets() -> None:
 
 
 def _without_request_bytes(record: logging.LogRecord) -> bool:
-    """Log Tornado's rejection of a request without its bytes: they may contain the key."""
+    """Log Tornado's rejection of a request without its bytes, because they may contain the key."""
     if record.args:
         record.msg, record.args = "a request could not be read", None
     record.exc_info = None

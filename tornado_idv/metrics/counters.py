@@ -81,7 +81,7 @@ class BackendCounters:
 
 _BY_WORD = ("auth_failures", "rate_limited", "cache_lookups", "refreshes", "reloads")
 _TOTALS = ("evictions", "log_dropped")
-"""Attributes of `Counters`: `_BY_WORD` have a count for each word, `_TOTALS` are numbers."""
+"""Names of attributes of `Counters`: mappings from a word to a count, and plain counts."""
 
 
 class Counters:
