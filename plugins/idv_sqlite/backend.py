@@ -83,8 +83,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         try:
             self._adopt(await OpenFile.open(self.options))
         except LookupFailed as error:
-            where = f"backend {self.name}: {self.options.path}"
-            raise StartError(f"{where}: {error.reason}") from None
+            raise StartError(f"backend {self.name}: {self.options.path}: {error.reason}") from None
         self._watch_task = asyncio.create_task(self._watch())
 
     async def find(self, query: Query, steps: list[Step] | None = None) -> User | None:

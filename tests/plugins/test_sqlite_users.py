@@ -25,7 +25,7 @@ from support.databases.user_store_conformance import (
     assert_all_fail,
 )
 from support.databases.user_tables import UNIQUE, Cells, Mode, UserTable
-from tornado_idv import Broken, LookupFailed, StartError
+from tornado_idv import Broken, LookupFailed, StartError, User
 
 
 class SqliteTable(UserTable):
@@ -297,6 +297,18 @@ def test_row_whose_nickname_is_in_bytes_is_updated(table: SqliteTable) -> None:
     table.run(f"INSERT INTO users VALUES (7, x'{b'alice'.hex()}', '1', 'Free')")
     assert table.load([ALICE]) == ((1, 0, 1, 0), [])
     assert table.run("SELECT * FROM users") == [(7, "alice", "1", "Free")]
+
+
+def test_case_counts_in_the_key_of_a_row_without_a_number(table: SqliteTable) -> None:
+    """These are three users: the column ignores case, and the service does not."""
+    table.run(
+        "DROP TABLE users; CREATE TABLE users ("
+        "nickname TEXT COLLATE NOCASE, card_number TEXT PRIMARY KEY, plan TEXT) WITHOUT ROWID;"
+        "INSERT INTO users VALUES ('alice', '1', 'Free'), ('Alice', '3', 'Free'), "
+        "('ALICE', '4', 'Free')"
+    )
+    assert table.load([ALICE, User("Pro", "4", "ALICE")]) == ((2, 0, 1, 1), [])
+    assert table.run("SELECT * FROM users") == [("alice", "1", "Free"), ("ALICE", "4", "Pro")]
 
 
 def test_rows_are_left_without_an_error_after_the_end_of_an_import(table: SqliteTable) -> None:
