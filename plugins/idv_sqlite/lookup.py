@@ -47,6 +47,7 @@ class LookupStatement:
 
     sql: str
     parameters: int
+    folds: bool
     batches: Mapping[int, str]
 
     @classmethod
@@ -82,10 +83,11 @@ class LookupStatement:
             if form in ("text", "@text"):
                 exact += f" AND +{name} = {operand} COLLATE {'NOCASE' if folds else 'BINARY'}"
             elif form == "blob" and folds:
-                # Collations do not apply to bytes. In an index, bytes come after all text.
+                # Collations do not apply to bytes. In an index, bytes come after all text. The
+                # pattern finds UTF-8. The cast reads the encoding of the database.
                 indexed = f"{column} COLLATE NOCASE >= x''"
                 folded = f"CAST({name} AS TEXT) = ?{numbers[0]} COLLATE NOCASE"
-                exact += f" AND ({name} = {operand} OR {folded})"
+                exact += f" AND (hex({name}) GLOB {operand} OR {folded})"
             return f"SELECT * FROM ({select} WHERE {indexed}{limit}) AS f WHERE {exact}"  # noqa: S608 - quoted
 
         def one(place: int) -> str:
@@ -93,10 +95,12 @@ class LookupStatement:
 
         numbered = [f"SELECT {place}, * FROM ({one(place)})" for place in range(_AT_ONCE[-1])]  # noqa: S608 - quoted
         batches = {size: " UNION ALL ".join(numbered[:size]) for size in _AT_ONCE}
-        return cls(one(0), parameters, batches)
+        return cls(one(0), parameters, folds, batches)
 
     def values(self, query: Query) -> tuple[Value, ...]:
         """Return the parameters of the statement for one query."""
         text = query.nickname if isinstance(query, ByNickname) else query.card_number
-        number = text if _NUMBER.fullmatch(text) else None
-        return (text, text.encode(), number)[: self.parameters]
+        data: Value = text.encode()
+        if self.folds:  # a pattern for the hexadecimal digits; a letter's case is the bit 0x20
+            data = "".join(f"[{x >> 4:X}{(x & ~0x20) >> 4:X}]{x & 15:X}" for x in text.encode())
+        return (text, data, text if _NUMBER.fullmatch(text) else None)[: self.parameters]

@@ -543,10 +543,14 @@ async def test_a_huge_number_is_found_by_no_query_that_it_does_not_equal(tmp_pat
                 await backend.find(query)
 
 
-async def test_nicknames_that_fold_to_one_are_broken_also_in_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["UTF-8", "UTF-16le", "UTF-16be"])
+async def test_nicknames_that_fold_to_one_are_broken_also_in_bytes(
+    tmp_path: Path, encoding: str
+) -> None:
     run(
         tmp_path / "users.db",
-        f"""CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT);
+        f"""PRAGMA encoding = '{encoding}';
+        CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT);
         INSERT INTO users VALUES ('Alice', '1', 'Free'), ('alicE', '2', 'Free'),
             (X'{b"Carol".hex()}', '3', 'Free'), ('BOB', '4', 'Free')""",
     )
