@@ -81,8 +81,7 @@ class LdapBackend(Backend[LdapOptions]):
         """Log a warning for each configured attribute that no entry has or that is unreadable."""
         for name in sorted({*self._mapper.attributes, *self.options.filter_attributes}):
             with suppress(LookupFailed):
-                find = methodcaller("first", f"({name}=*)")
-                if await self._pool.search(find) is None:
+                if await self._pool.search(methodcaller("first", f"({name}=*)")) is None:
                     text = "backend %s: no entry has %s, or bind.dn may not read it"
                     _log.warning(text, self.name, name)
 

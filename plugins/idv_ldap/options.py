@@ -30,6 +30,8 @@ NOT_INSTALLED = (
 """Error if python-ldap is missing, with the command that installs it."""
 _PLACEHOLDER = re.compile(r"\{([a-z_]*)\}")
 _IN_FILTER = re.compile(r"\(\s*([A-Za-z0-9][A-Za-z0-9.-]*)[^()=]*=")
+_EXACT = re.compile(r"(?i):(caseExact\w+|2\.5\.13\.5|[\d.]+\.109\.114\.1):=[^()]*\{")
+"""Pattern of a value that is compared by ``caseExactMatch`` or ``caseExactIA5Match``."""
 _URI = re.compile(r"(ldaps?)://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")
 _PORTS = {"ldap": 389, "ldaps": 636}
 
@@ -170,6 +172,8 @@ class LdapOptions(BackendOptions):
     def _check_complete(self) -> Self:
         if not self.searches:
             raise ValueError("a search is missing; write by_nickname or by_card")
+        if self.folds_nicknames and _EXACT.search(self.searches.get(ByNickname, "")):
+            raise ValueError("by_nickname: nickname_case is fold; remove the rule caseExactMatch")
         for uri in self.uris:
             if not self.uses_tls(uri) and not self.insecure and not is_loopback(uri):
                 raise ValueError(

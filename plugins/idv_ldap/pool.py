@@ -177,5 +177,4 @@ class ConnectionPool:
 
 
 def _pause(failure: LookupFailed) -> float:
-    is_repaired_by_waiting = isinstance(failure, Unavailable | Refused)
-    return RETRY_INTERVAL if is_repaired_by_waiting else BROKEN_INTERVAL
+    return RETRY_INTERVAL if isinstance(failure, Unavailable | Refused) else BROKEN_INTERVAL

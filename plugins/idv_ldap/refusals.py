@@ -80,9 +80,8 @@ class Refusals:
 
     def _read(self, credentials: int) -> tuple[float, float, bytes]:
         place = credentials % _PLACES
-        known, *result = _RECORD.unpack_from(self._records, place * _RECORD.size)
-        until, pause, reason = result if known == credentials else (0.0, 0.0, b"")
-        return until, pause, reason
+        known, *record = _RECORD.unpack_from(self._records, place * _RECORD.size)
+        return (record[0], record[1], record[2]) if known == credentials else (0.0, 0.0, b"")
 
     def _write(self, credentials: int, *values: object) -> None:
         place = credentials % _PLACES

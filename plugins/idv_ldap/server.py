@@ -107,8 +107,7 @@ def check_loaded(handle: Any, base_dn: str, *, is_replica: bool | None) -> bool:
         is_readable = bool(suffix and entry["objectclass"])
         is_replica = is_readable and _SYNC in root["supportedcontrol"]
     if is_replica and not entry["contextcsn"]:
-        text = f"{_BEING_LOADED}: {suffix} has no contextCSN (see require_context_csn)"
-        raise Unavailable(text)
+        raise Unavailable(f"{_BEING_LOADED}: {suffix} has no contextCSN (see require_context_csn)")
     return bool(entry["contextcsn"])
 
 

@@ -124,8 +124,8 @@ class TestConformance(BackendConformance):
                 }
                 return make_backend(LdapBackend, tmp_path, uris=[server.uri], bind=BIND, **options)
 
-            exact = with_match(":caseExactMatch:=")
-            return with_match("=") if exact.options.folds_nicknames else exact
+            folding = with_match("=")
+            return folding if folding.options.folds_nicknames else with_match(":caseExactMatch:=")
 
         return make
 
@@ -559,6 +559,8 @@ def test_no_value_leaves_its_place_in_the_filter(value: str) -> None:
         ({"bind": {"dn": "cn=a", "password": ""}}, "password is empty"),
         ({"by_card": {"filter": "(a={nickname})"}}, "must have the placeholder {card_number}"),
         ({"by_card": {"filter": "a={card_number}"}}, "must be a filter in parentheses"),
+        ({"by_nickname": {"filter": "(a:caseExactMatch:={nickname})"}}, "nickname_case is fold"),
+        ({"by_nickname": {"filter": "(a:dn:2.5.13.5:={nickname})"}}, "nickname_case is fold"),
         ({"by_card": None, "by_nickname": None}, "a search is missing"),
         ({"tls": {"cert_file": "a"}}, "cert_file and key_file belong together"),
     ],
@@ -566,5 +568,5 @@ def test_no_value_leaves_its_place_in_the_filter(value: str) -> None:
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
     given = {"name": "staff", "kind": "ldap", "uris": ["ldap://127.0.0.1"], **SEARCHES, **options}
     with pytest.raises(ValidationError) as caught:
-        LdapOptions.model_validate(given)
+        LdapOptions.model_validate(given, context={"nickname_case": "fold"})
     assert message in str(caught.value)
