@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tornado_idv import yaml_loader
 from tornado_idv.errors import ConfigError
 from tornado_idv.yaml_loader import Items, Mapping, Mark, Text, locate, read
 
@@ -135,8 +137,14 @@ def test_misleading_syntax_is_rejected_at_its_position(content: bytes, reported:
     assert reported in problem(content)
 
 
-def test_messages_do_not_repeat_values() -> None:
-    for content in (b"alice: &alice 1", b"alice: 1\nalice: 2", b"a: 'alice", b"alice: \xff"):
+@pytest.mark.parametrize("parser", ["CSafeLoader", "SafeLoader"])
+def test_messages_do_not_repeat_values(monkeypatch: pytest.MonkeyPatch, parser: str) -> None:
+    """Also without libyaml."""
+    monkeypatch.setattr(yaml_loader, "_Loader", getattr(yaml, parser))
+    for content in (
+        *(b"alice: &alice 1", b"alice: 1\nalice: 2", b"a: 'alice", b"alice: \xff"),
+        *(b"a: !alice!b", b"%TAG !alice! b\n%TAG !alice! b\n---\n"),
+    ):
         assert "alice" not in problem(content)
 
 

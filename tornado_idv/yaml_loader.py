@@ -126,9 +126,9 @@ class _Reader:
         except yaml.MarkedYAMLError as error:
             place = error.problem_mark or error.context_mark
             mark = _mark(place) if place else Mark(1, 1)
-            reason = f"{error.problem}{_HINTS.get(str(error.problem), '')}"
-            at = error.problem_mark.index if error.problem_mark else 0
-            if "cannot start any token" in reason and self._text[at : at + 1] == "\t":
+            problem = str(error.problem).split(" handle ")[0]  # PyYAML itself quotes the handle
+            reason = f"{problem}{_HINTS.get(problem, '')}"
+            if place and "start any token" in reason and self._text.startswith("\t", place.index):
                 reason = "a tab; YAML is indented with spaces"
             raise self._problem(mark, f"not valid YAML: {reason}") from None
         except yaml.YAMLError:
