@@ -149,8 +149,7 @@ class _Reader:
             raise self._problem(mark, f"nested deeper than {_MAX_DEPTH} levels")
         value: Text | Items | Mapping
         if isinstance(event, yaml.ScalarEvent):
-            is_quoted = event.style in {"'", '"'}
-            if is_quoted and end.line >= mark.line and not self._quotes_span_lines:
+            if event.style in {"'", '"'} and end.line >= mark.line and not self._quotes_span_lines:
                 raise self._problem(mark, "a quote is not closed on its line")
             value = Text(event.value)
         elif isinstance(event, yaml.SequenceStartEvent):

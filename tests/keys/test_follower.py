@@ -28,7 +28,7 @@ from tornado_idv.config.settings import AuthSettings
 from tornado_idv.errors import InvalidKey
 from tornado_idv.features.keys.record import Token
 from tornado_idv.interfaces.hookspecs import Kinds
-from tornado_idv.keys import follower, store
+from tornado_idv.keys import follower, store, store_file
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
@@ -72,6 +72,32 @@ class Followed:
 @pytest.fixture
 def followed(tmp_path: Path) -> Followed:
     return Followed(tmp_path / "keys.db", "shop", "partner")
+
+
+def test_revoked_key_does_not_stay_valid_if_the_file_is_overwritten_during_a_read(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by ``rsync --inplace``: what is read has the new revision, and the old keys."""
+    before = followed.path.read_bytes()
+    execute(followed.path, "UPDATE keys SET revoked = 1.0 WHERE id = 'shop'")
+    after = followed.path.read_bytes()
+    # The first page is the header, the second the table `store`, and the third the table `keys`.
+    followed.path.write_bytes(after[:8192] + before[8192:])
+    changed_rows = store_file._Database.changed_rows
+
+    def overwrite_the_rest(*given: Any) -> Any:
+        rows = changed_rows(*given)
+        with followed.path.open("r+b") as file:
+            file.write(after)
+        return rows
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_file._Database, "changed_rows", overwrite_the_rest)
+        assert not followed.poll()
+        assert "overwritten while it was read" in str(followed.follower.error)
+    assert followed.poll()
+    assert followed.rejection("shop") == "revoked"
+    assert followed.rejection("partner") is None
 
 
 def test_change_of_one_of_many_keys_leaves_the_others_as_they_are(

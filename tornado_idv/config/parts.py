@@ -40,8 +40,7 @@ def load_parts(
     ``needed``. Raises `StartError` if the file cannot be read or these sections are not valid.
     """
     resolved = Resolved(yaml_loader.read(require_file(path), str(path)), path, environ)
-    wrong = (*resolved.absent, *resolved.invalid)
-    if problems := [each for each in wrong if each.path == needed]:
+    if problems := [each for each in (*resolved.absent, *resolved.invalid) if each.path == needed]:
         raise ConfigError(*problems)
     names = [*parts.model_fields]
     try:

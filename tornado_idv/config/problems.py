@@ -235,8 +235,7 @@ def _variants(root: Schema, schemas: Iterable[Schema]) -> list[Schema]:
     found: list[Schema] = []
     for schema in schemas:
         if "$ref" in schema:
-            name = schema["$ref"].rpartition("/")[2]
-            found += _variants(root, [root["$defs"][name]])
+            found += _variants(root, [root["$defs"][schema["$ref"].rpartition("/")[2]]])
         elif "properties" not in schema and (inner := schema.get("anyOf", schema.get("oneOf"))):
             found += _variants(root, inner)
         else:

@@ -148,8 +148,7 @@ class BackendOptions(Options):
 
     @model_validator(mode="after")
     def _read_context(self, info: ValidationInfo) -> Self:
-        context = info.context or {}
-        self._folds_nicknames = context.get("nickname_case") == "fold"
+        self._folds_nicknames = (info.context or {}).get("nickname_case") == "fold"
         return self
 
     @property

@@ -98,8 +98,7 @@ class KeyRing:
         if scheme != "bearer" or not is_token68(token):
             raise InvalidKey("malformed")
         computed = digest(token)
-        valid = self.find(computed)
-        if valid is not None:
+        if valid := self.find(computed):
             return valid
         key = self._keys.get(computed)
         if not self.is_complete:

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
+from tornado_idv.files import FileSignature
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.store_location import BUSY_TIMEOUT, KeyStoreLocation
 from tornado_idv.registry import load_class
@@ -155,8 +156,7 @@ class KeyStoreFile(KeyStoreLocation):
         with _clear_errors(path), closing(_connect(path, busy_timeout)) as database:
             database.execute(f"PRAGMA query_only = {read_only}")
             database.execute("PRAGMA trusted_schema = OFF")
-            (application_id,) = database.execute("PRAGMA application_id").fetchone()
-            if application_id != _APPLICATION_ID:
+            if database.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
                 raise KeyStoreError(f"{path}: {_NO_STORE} but another SQLite database")
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version != _VERSION:
@@ -196,8 +196,7 @@ class KeyStoreFile(KeyStoreLocation):
 
     def warnings(self) -> list[str]:
         """Return a warning if other users have access to the file."""
-        is_open = self.setting.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
-        return [_OPEN_TO_OTHERS] if is_open else []
+        return [_OPEN_TO_OTHERS] if self.setting.stat().st_mode & 0o077 else []
 
 
 class _Database(sqlite3.Connection):
@@ -243,9 +242,16 @@ class _Database(sqlite3.Connection):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
+        """Raise `KeyStoreError` if the file is overwritten meanwhile, because keys may be mixed."""
         self.execute("BEGIN")
         try:
+            path = Path(self.execute("PRAGMA database_list").fetchone()[2])
+            self.execute("SELECT revision FROM store")  # locks writers out that use SQLite
+            before = FileSignature.find(path)
             yield
+            after = FileSignature.find(path)
+            if before and after and before.is_same_file(after) and before != after:
+                raise KeyStoreError(f"{path}: overwritten while it was read; rename a file over it")
         finally:
             self.rollback()
 

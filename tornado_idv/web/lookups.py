@@ -168,8 +168,7 @@ def result_of_error(error: BaseException, cache: CacheResult | None = None) -> R
     elif isinstance(error, LookupFailed):
         backend, reason = error.backend, error.reason
         # `max` also turns NaN into 1.
-        seconds = math.ceil(min(max(1.0, error.retry_after), _MAX_RETRY_AFTER))
-        fields = f"Retry-After: {seconds}\r\n"
+        fields = f"Retry-After: {math.ceil(min(max(1.0, error.retry_after), _MAX_RETRY_AFTER))}\r\n"
     elif isinstance(error, InvalidKey | InvalidFormat):
         reason = error.reason
     if api_error in REASONS:
