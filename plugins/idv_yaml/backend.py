@@ -102,9 +102,8 @@ class YamlBackend(Backend[YamlOptions]):
 
         Raises `Unavailable` if the fixture has no user for the query, but a fault.
         """
-        fixture = self._fixture
-        user = fixture.users.get(query)
-        if user is None and query in fixture.faults:
+        user = self._fixture.users.get(query)
+        if user is None and query in self._fixture.faults:
             raise Unavailable("the entry has no user", counts_against_breaker=False)
         return user
 
@@ -147,9 +146,11 @@ class YamlBackend(Backend[YamlOptions]):
         try:
             if path.exists() and not path.is_file():
                 raise StartError(f"{path}: not a file")
-            content = path.read_bytes()
+            before, content = FileSignature.find(path), path.read_bytes()
         except OSError as error:
             raise StartError(f"{path}: cannot be read: {error.strerror}") from error
+        if FileSignature.find(path) != before:  # the content may be cut
+            raise StartError(f"{path}: was written while it was read")
         digest = hashlib.sha256(content).hexdigest()
         if digest == self._digest:
             return digest, self._fixture

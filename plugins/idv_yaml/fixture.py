@@ -157,8 +157,7 @@ class _Checker:
         )
         queries: dict[str, Query] = {}
         if nickname:
-            folded = nickname.lower() if self.folds_nicknames else nickname
-            queries["nickname"] = ByNickname(folded)
+            queries["nickname"] = ByNickname(nickname.lower() if self.folds_nicknames else nickname)
         if card_number:
             queries["card_number"] = ByCard(card_number)
         if is_partial and not queries:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -149,7 +150,8 @@ async def test_a_file_that_is_still_changing_is_not_read(
 
     One that never stops changing is read now and then.
     """
-    states = [1, 2, 3, 3, 3, 4, 5, 6, 7, 7, 7, 7]
+    # The first two are of the read at the start.
+    states = [1, 1, 1, 2, 3, 3, 3, 4, 5, 6, 7, 7, 7, 7]
     seen: list[int] = []
     reads: list[list[int]] = []
     is_over = asyncio.Event()
@@ -171,7 +173,27 @@ async def test_a_file_that_is_still_changing_is_not_read(
     monkeypatch.setattr(backend_module, "FileSignature", SimpleNamespace(find=find))
     async with open_backends([make_backend(Watched, path.parent, path=path.name)]):
         await asyncio.wait_for(is_over.wait(), timeout=10)
-    assert [len(each) for each in reads] == [3, 4, 9, 10]
+    assert [len(each) for each in reads] == [5, 6, 11, 12]
+
+
+async def test_a_file_that_is_written_during_its_read_is_read_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile, the old users are kept: the content may be cut."""
+    read_bytes = Path.read_bytes
+
+    def read_and_write(each: Path) -> bytes:
+        content = read_bytes(each)
+        write(each, "carol")
+        return content
+
+    async with watched(path) as (backend, next_user):
+        write(path, "bob")
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", read_and_write)
+            await cast("YamlBackend", backend).reload()
+        assert await backend.find(ByNickname("alice")) is not None
+        await next_user("carol")
 
 
 async def test_closing_ends_the_watch(path: Path) -> None:
