@@ -2,7 +2,7 @@
 
 A program may store a card number as a number or as bytes. In SQLite, such a value never equals the
 queried text, and an existing user would be "not known here". So a lookup also searches for the
-number, the bytes, and the nickname with @, and raises `Broken` if it finds a row by one of these.
+number and the bytes, and raises `Broken` if it finds a row by one of these.
 
 Each form is a separate SELECT. With ``IN`` or ``OR``, SQLite's planner would ignore the index of a
 table that was small at its last ANALYZE.
@@ -26,7 +26,6 @@ _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?
 _OPERANDS = {
     # A cast converts like an INSERT. Without the plus, its affinity would apply to the column.
     "text": "?{0}",
-    "@text": "('@' || ?{0})",
     "blob": "?{1}",
     "native": "+CAST(?{0} AS BLOB)",
     "integer": "+CAST(?{2} AS NUMERIC)",
@@ -68,7 +67,7 @@ class LookupStatement:
         ``is_text``, the column stores numbers as text. With ``folds``, ASCII case is ignored.
         """
         forms = ["text", "blob", *(() if is_text else ("integer", "real"))]
-        forms += ["native"] * (is_utf16 and not folds) + ["@text"] * (name == "nickname")
+        forms += ["native"] * (is_utf16 and not folds)
         parameters = 2 if is_text else 3
         # A column of a view has the affinity of a column of one of its tables. SQLite applies this
         # affinity to the value, and may find a row of another table by mistake. So the row is
@@ -79,8 +78,8 @@ class LookupStatement:
             numbers = [parameters * place + number for number in (1, 2, 3)]
             operand = _OPERANDS[form].format(*numbers)
             indexed = f"{column} = {operand}{' COLLATE NOCASE' if folds else ''}"
-            exact = f"typeof({name}) = '{form.lstrip('@').replace('native', 'blob')}'"
-            if form in ("text", "@text"):
+            exact = f"typeof({name}) = '{form.replace('native', 'blob')}'"
+            if form == "text":
                 exact += f" AND +{name} = {operand} COLLATE {'NOCASE' if folds else 'BINARY'}"
             elif form == "blob" and folds:
                 # Collations do not apply to bytes. In an index, bytes come after all text. The

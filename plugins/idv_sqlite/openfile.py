@@ -23,7 +23,7 @@ from idv_sqlite import table
 from idv_sqlite.errors import to_lookup_failed
 from idv_sqlite.options import SqliteOptions
 from idv_sqlite.reader import Reader, connect
-from tornado_idv import Broken, FileSignature, Query, Step, Unavailable, User
+from tornado_idv import Broken, ByNickname, FileSignature, Query, Step, Unavailable, User
 
 CHECKED_SIZE = 64 * 1024**2
 """Up to this many bytes, a file is checked by page and row, above by schema and row counts."""
@@ -175,11 +175,13 @@ class OpenFile:
             steps += (Step("statement", lookup.sql), Step("parameters", values))
         try:
             rows = await reader.fetch(lookup, values)
+            if not rows and isinstance(query, ByNickname):
+                # A program may have stored the nickname with @. `to_user` raises `Broken` for it.
+                rows = await reader.fetch(lookup, lookup.values(ByNickname(query.text)))
         except sqlite3.Error as error:
             raise to_lookup_failed(error) from None
         if steps is not None:
             steps += (Step("rows", len(rows)), *(Step("row", row) for row in rows))
-        rows = [row for row in rows if not str(row[2]).startswith("@")] or rows
         if len(rows) > 1:
             raise Broken("two rows answer one query")
         return table.to_user(rows[0]) if rows else None
