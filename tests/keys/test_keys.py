@@ -171,7 +171,7 @@ def test_rejected_key_is_known_by_its_id(reason: str) -> None:
     with pytest.raises(InvalidKey) as caught:
         ring.authenticate("bearer", TOKEN)
     assert (caught.value.reason, caught.value.key_id) == (reason, "shop")
-    ring.is_complete = False
+    ring.complete_until = -inf
     with pytest.raises(UndeterminedKey) as caught:
         ring.authenticate("bearer", TOKEN)
     assert caught.value.key_id == "shop"

@@ -38,8 +38,9 @@ class KeyRing:
     def __init__(self, keys: Iterable[ApiKey], clock: Callable[[], float] = time.time) -> None:
         self._keys = {key.digest: key for key in keys}
         self.clock = clock
-        self.is_complete = True
-        """False while the key store cannot be read: then an unknown key may be valid."""
+        self.complete_until = math.inf
+        """The monotonic time from which on an unknown key may be valid, until the next read of the
+        key store."""
         self.last_used: dict[str, float] = {}
         """The Unix time of the last use of each key, by the key's id."""
         self._in_thread = DaemonThread("key overview")
@@ -87,7 +88,7 @@ class KeyRing:
     def authenticate(self, scheme: str, token: str) -> ApiKey:
         """Return the valid key with this token. Raises `InvalidKey` if there is none.
 
-        While the key store cannot be read, an unknown or invalid key raises `UndeterminedKey`.
+        After `complete_until`, an unknown or invalid key raises `UndeterminedKey`.
         ``scheme`` is the scheme of the credentials in lower case, or empty without credentials.
 
         No constant-time comparison is needed, because a dictionary lookup by digest takes as long
@@ -101,7 +102,7 @@ class KeyRing:
         if valid := self.find(computed):
             return valid
         key = self._keys.get(computed)
-        if not self.is_complete:
+        if time.monotonic() >= self.complete_until:
             raise UndeterminedKey("the key store cannot be read", key.id if key else None)
         if key is None:
             raise InvalidKey("unknown")

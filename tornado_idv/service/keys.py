@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,9 +29,9 @@ from tornado_idv.service.part import Prepared
 
 _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25
-_LATE = 0.75
-"""If a read of the store takes longer (in seconds), unknown keys are undetermined. Reads are 0.25 s
-apart, so a key that was issued more than one second ago is not rejected as invalid."""
+_MAX_AGE = 1.0
+"""Seconds after the start of a read of the store in which unknown keys are invalid. Later they are
+undetermined, because the store or this process may have been too slow to read a new key."""
 _WRITE_INTERVAL = 60.0
 """Seconds between two writes of the keys' last use to the store."""
 _STOP_TIMEOUT = 2.0
@@ -68,10 +69,11 @@ class Keys:
         Raises `StartError` if a newly configured store cannot be read, and `SettingError` for a
         key that is both in the configuration and in the store.
         """
-        before = store = self.store
+        before, store, until = self.store, self.store, inf
         if auth.store is None:
             store = None
         elif store is None or store.location.setting != auth.store:
+            until = time.monotonic() + _MAX_AGE
             store = await _open(auth.store, self._kinds)
         configured = tuple(each.api_key for each in auth.keys)
         stored: Sequence[ApiKey] = () if store is None else store.keys
@@ -92,7 +94,8 @@ class Keys:
             self._stored = () if store is None else store.keys
             changed = self._stored is not stored
             self.ring.replace(self.ring.merged(self._stored, configured) if changed else merged)
-            self.ring.is_complete = store is None or store.error is None
+            ring = self.ring
+            ring.complete_until = ring.complete_until if store is before else until
             if before is not None and before is not store:
                 if self._call is not None:
                     self._call.cancel()  # it may hang
@@ -110,7 +113,6 @@ class Keys:
             store = self.store
             if store is None:
                 continue
-            late = asyncio.get_running_loop().call_later(_LATE, self._mark_incomplete)
             try:
                 self._call = asyncio.ensure_future(self._poll(store))
                 await self._call
@@ -122,10 +124,7 @@ class Keys:
                 if is_cancelled():
                     raise
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
-                self._mark_incomplete()
                 _log.error("reading or writing the key store failed:\n%s", format_traceback(error))
-            finally:
-                late.cancel()
 
     async def close(self) -> None:
         """Write the last use of keys to the store, and close the store."""
@@ -134,11 +133,8 @@ class Keys:
         if self._leaving:
             await asyncio.wait(self._leaving)
 
-    def _mark_incomplete(self) -> None:
-        """Treat unknown keys as undetermined, not as invalid, until the store has been read."""
-        self.ring.is_complete = False
-
     async def _poll(self, store: StoreFollower) -> None:
+        since = time.monotonic()
         await store.in_thread(store.poll)
         while store is self.store and store.keys is not self._stored:
             stored, configured = store.keys, self._configured
@@ -150,7 +146,7 @@ class Keys:
                 for error in errors:
                     _log.error(text, error)
         if store is self.store:
-            self.ring.is_complete = store.error is None
+            self.ring.complete_until = -inf if store.error else since + _MAX_AGE
 
     def _last_used(self) -> dict[str, float]:
         """Return the times of last use by key id, for the store. Configured keys are omitted."""
