@@ -183,6 +183,7 @@ def test_expired_token_that_the_old_store_removed_is_removed(
 
 
 ANOTHER_TOKEN = "UPDATE tokens SET digest = randomblob(32), created = 1.0 WHERE id = 'rotated'"
+SHORTENED = f"UPDATE tokens SET expires = {CREATED + 1} WHERE id = 'rotated'"
 CONFLICTS = {
     "revoked": (
         "UPDATE keys SET revoked = 1.0 WHERE id = 'rotated'",
@@ -198,6 +199,10 @@ CONFLICTS = {
     ),
     "rotated": (
         f"INSERT INTO tokens VALUES (randomblob(32), 'rotated', {CREATED + 1}, NULL)",
+        "the key was rotated in this store",
+    ),
+    "rotated here too, or by a slow clock": (
+        f"{SHORTENED}; INSERT INTO tokens VALUES (randomblob(32), 'rotated', {CREATED - 1}, NULL)",
         "the key was rotated in this store",
     ),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from math import inf
 from typing import Any
 
 from msgspec.structs import replace
@@ -161,8 +162,7 @@ class KeyEditor(KeyStore):
             known[record.id] = None
             for token in record.tokens:
                 if token.digest in used:
-                    text = f"another key has the token of {record.id}"
-                    raise DuplicateKeyError(text, record.id)
+                    raise DuplicateKeyError(f"another key has the token of {record.id}", record.id)
                 used.add(token.digest)
         self._database.executemany(_ADD_KEY, map(to_values, batch))
         rows = [
@@ -182,18 +182,11 @@ class KeyEditor(KeyStore):
 
 
 def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | None) -> KeyRecord:
-    limits = [new.created + overlap, record.expires]
-    kept_from = new.created - _EXPIRED_KEPT
-    tokens = [
-        replace(token, expires=min(each for each in (*limits, token.expires) if each is not None))
-        for token in record.tokens
-        if token.expires is None or token.expires >= kept_from
-    ]
-    return replace(
-        record,
-        tokens=in_order([*tokens, new]),
-        expires=record.expires if expires is None else expires,
-    )
+    limit = min(new.created + overlap, inf if record.expires is None else record.expires)
+    kept = [token for token in record.tokens if token.end >= new.created - _EXPIRED_KEPT]
+    tokens = [replace(token, expires=min(limit, token.end)) for token in kept]
+    expires = record.expires if expires is None else expires
+    return replace(record, tokens=in_order([*tokens, new]), expires=expires)
 
 
 @contextmanager

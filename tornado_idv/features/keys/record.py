@@ -25,6 +25,11 @@ class Token(Struct, frozen=True, gc=False):
     created: float
     expires: float | None = None
 
+    @property
+    def end(self) -> float:
+        """The expiry, or infinity."""
+        return inf if self.expires is None else self.expires
+
     def __repr__(self) -> str:
         """Return a representation without the digest."""
         return f"Token(created={self.created}, expires={self.expires})"
@@ -53,8 +58,8 @@ class KeyRecord(Struct, frozen=True, gc=False):
     @property
     def valid_until(self) -> float:
         """The Unix time from which on no token of the key is valid. Without an expiry, infinity."""
-        ends = [inf if token.expires is None else token.expires for token in self.tokens]
-        return min(max(ends), inf if self.expires is None else self.expires)
+        end = max(token.end for token in self.tokens)
+        return end if self.expires is None else min(end, self.expires)
 
     def state(self, now: float) -> State:
         """Return the state of the key at ``now``."""

@@ -185,10 +185,9 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
     store, keys = settings.auth.store, settings.auth.keys
     if store is None:
         raise RefusedError(f"{config_path}: auth.store is not set; set it, or use --store PATH")
+    kinds = Kinds() if isinstance(store, Path) else installed_kinds(plugin_manager())
     return Target(
-        locate_store(
-            store, Kinds() if isinstance(store, Path) else installed_kinds(plugin_manager())
-        ),
+        locate_store(store, kinds),
         as_json,
         time.time(),
         settings.logging.format,

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
+from math import inf
 from pathlib import Path
 from typing import IO, Annotated, TypeVar
 
@@ -46,7 +47,6 @@ _MESSAGES = {
     "bool_type": "must be true or false",
     "model_type": "must be an object",
 }
-
 
 ShortText = Annotated[str, AfterValidator(check_text)]
 Time = Annotated[Moment, checked_by(lambda moment: check_moment(moment.timestamp()))]
@@ -184,8 +184,7 @@ def import_keys(target: Target, *, file: IO[bytes], update: bool, may_create: bo
             replaced = [key.id for key in changed if key.id in known]
             store.add(_with_progress(changed, "Adding"), replaced=replaced)
         except DuplicateKeyError as error:
-            line = line_of[error.key_id]
-            raise ConfigError(Problem(name, line, 1, "", str(error))) from None
+            raise ConfigError(Problem(name, line_of[error.key_id], 1, "", str(error))) from None
         store.write_last_used({key.id: key.last_used for key in keys if key.last_used})
     target.audit("import", [key.id for key in changed])
     new, equal = len(changed) - len(replaced), len(keys) - len(changed)
@@ -198,15 +197,18 @@ def import_keys(target: Target, *, file: IO[bytes], update: bool, may_create: bo
 
 def _undone(stored: KeyRecord, key: KeyRecord) -> str | None:
     """Return the reason why ``key`` must not replace ``stored``, or ``None`` if it may."""
-    latest, digests = key.tokens[-1].created, {each.digest for each in key.tokens}
+    latest, ends = key.tokens[-1].created, {each.digest: each.end for each in key.tokens}
+    lost = [each for each in stored.tokens if each.digest not in ends]
+    longer = [each.end for each in stored.tokens if each.end + 1 < ends.get(each.digest, 0)]
     if stored.revoked is not None and key.revoked is None:
         return "the key was revoked permanently in this store"
     if stored.disabled and not key.disabled and key.revoked is None:
         return "the key is disabled in this store; enable it first"
-    if any(each.created > latest and each.digest not in digests for each in stored.tokens):
+    # A rotation in both stores, or by a slow clock, leaves an end that the file would undo.
+    if any(each.created > latest or each.end > min(longer, default=inf) for each in lost):
         return "the key was rotated in this store"
     is_as_old = format_moment(stored.created, exact=True) == format_moment(key.created, exact=True)
-    if not is_as_old and digests.isdisjoint(each.digest for each in stored.tokens):
+    if not is_as_old and len(lost) == len(stored.tokens):
         return "another key has this id in this store"
     return None
 
