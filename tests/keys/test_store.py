@@ -88,6 +88,24 @@ def test_store_that_cannot_be_created_leaves_no_file(
     assert list(read(path)) == ["shop"]
 
 
+def test_journal_of_a_removed_store_does_not_bring_its_keys_back(path: Path) -> None:
+    """SQLite would apply it to the new file. A command was killed before it was removed."""
+    make_store(path, "leaked")
+    journal = Path(f"{path}-journal")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.executescript("PRAGMA cache_size = 1; BEGIN; UPDATE tokens SET created = 2.0")
+        connection.execute("UPDATE keys SET note = hex(zeroblob(3000))")
+        content = journal.read_bytes()
+    path.unlink()
+    journal.write_bytes(content)
+    with pytest.raises(KeyStoreError, match="belongs to an earlier store; remove it"):
+        KeyStoreFile(path).create()
+    assert list(path.parent.iterdir()) == [journal]
+    journal.unlink()
+    assert KeyStoreFile(path).create()
+    assert read(path) == {}
+
+
 def test_key_that_is_added_while_it_is_looked_for_is_absent_or_whole(path: Path) -> None:
     make_store(path, "shop")
 

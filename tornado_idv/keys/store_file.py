@@ -179,6 +179,8 @@ class KeyStoreFile(KeyStoreLocation):
             try:
                 with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as database:
                     database.executescript(f"BEGIN; {_SCHEMA} COMMIT")
+                if os.path.lexists(f"{path}-journal") and not os.path.lexists(path):
+                    raise KeyStoreError(f"{path}-journal belongs to an earlier store; remove it")
                 os.link(draft, path)
             finally:
                 draft.unlink()
