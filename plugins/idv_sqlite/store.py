@@ -162,11 +162,11 @@ class SqliteUserStore(UserStore):
             with _mapped_errors():
                 table = None if is_new else check(self.options)
                 if table and table.is_view:
-                    raise StartError(
-                        f"{self._table} in {self.options.path} is a view, and cannot be imported "
-                        "into"
-                    )
+                    name = f"{self._table} in {self.options.path}"
+                    raise StartError(f"{name} is a view, and cannot be imported into")
                 is_copy = is_new or not (in_place or _journal_mode(path) == "wal")
+                if is_new and any(map(os.path.lexists, (f"{path}-wal", f"{path}-journal"))):
+                    raise StartError(f"{path}: remove the -wal or -journal of an earlier file")
                 target = _new_file(path, stack, is_new=is_new) if is_copy else path
                 connection = stack.enter_context(_connected(target))
                 transaction = SqliteTransaction(self, connection, table, path, target)

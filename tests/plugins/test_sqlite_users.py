@@ -103,6 +103,26 @@ def test_file_in_wal_mode_is_changed_in_a_transaction(tmp_path: Path) -> None:
     assert table.path.stat().st_ino == inode
 
 
+@pytest.mark.parametrize(("mode", "name"), [("WAL", "wal"), ("DELETE", "journal")])
+def test_sidecar_of_a_removed_file_does_not_bring_its_users_back(
+    tmp_path: Path, mode: str, name: str
+) -> None:
+    """SQLite would apply it to the new file."""
+    table, path = SqliteTable(tmp_path, mode), tmp_path / f"people.db-{name}"
+    table.write(BOB)
+    with closing(sqlite3.connect(table.path, isolation_level=None)) as connection:
+        connection.executescript("PRAGMA cache_size = 1; BEGIN; UPDATE users SET plan = 'old'")
+        connection.execute("SAVEPOINT s" if name == "journal" else "COMMIT")
+        content = path.read_bytes()
+    table.path.unlink()
+    path.write_bytes(content)
+    with pytest.raises(StartError, match="remove the -wal or -journal of an earlier file"):
+        table.load([ALICE])
+    path.unlink()
+    table.load([ALICE])
+    assert table.run("SELECT nickname FROM users NOT INDEXED") == [("alice",)]
+
+
 @pytest.mark.parametrize("url", ["profile_url", "Homepage"])
 def test_new_file_has_constraints(table: SqliteTable, url: str) -> None:
     """And a column of profile URLs, whatever its name is."""
