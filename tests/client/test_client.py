@@ -108,6 +108,7 @@ async def test_errors_of_the_service(service: RunningService, kind: Kind) -> Non
         (http(404, NOT_FOUND_BODY, ECHO, kind="text/html"), Unexpected),
         (http(404, NOT_FOUND_BODY), Unexpected),
         (NOT_FOUND.replace(b"X-Request-ID: ", b"X-Request-ID: x"), Unexpected),
+        (http(404, NOT_FOUND_BODY, ECHO, "X-IDV-Request-ID: of-another"), Unexpected),
         (NOT_FOUND.replace(b"HTTP/1.1 404", b"HTTP/1.1 403"), Unexpected),
         (NOT_FOUND.replace(b"HTTP/1.1 404", b"HTTP/1.1 200"), Unexpected),
         (NOT_FOUND.replace(b"HTTP/1.1 404", b"HTTP/1.1 410"), Unexpected),

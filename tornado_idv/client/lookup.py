@@ -26,7 +26,7 @@ Fields = Callable[[str, list[str]], list[str]]
 """A function that returns the values of all header fields with a name, or else a default."""
 _ID_FIELDS = ("X-Request-ID", "X-IDV-Request-ID")
 """Header fields with the request id. A proxy may replace the first, and only services since 1.0
-support the second."""
+support the second, which counts if both are there."""
 _TEXT = re.compile(r"[ -~]+")
 _LENGTH = re.compile(r"[1-9][0-9]{0,6}")
 _SECONDS = re.compile(r"[0-9]{1,6}", re.ASCII)
@@ -187,7 +187,7 @@ class Lookup:
         raise Unexpected(message, status)
 
     def _is_echoed(self, fields: Fields) -> bool:
-        return any(fields(name, []) == [self.request_id] for name in _ID_FIELDS)
+        return fields(_ID_FIELDS[1], fields(_ID_FIELDS[0], [])) == [self.request_id]
 
     def _found(self, record: dict[str, Any]) -> Found:
         return self.items[0].user(record)
