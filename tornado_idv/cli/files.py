@@ -64,12 +64,14 @@ def replaced_file(path: Path, *, keeps_rights: bool = False) -> Iterator[IO[str]
 
 
 def _keep_rights(target: Path, beside: str) -> None:
-    """Copy mode, owner and group of the old file. Without permission, skip owner and group."""
+    """Copy mode, owner and group of the old file, if permitted. Another group gets no rights."""
     with suppress(FileNotFoundError):
         old = target.stat()
         with suppress(PermissionError):
-            os.chown(beside, old.st_uid, old.st_gid)
-        Path(beside).chmod(old.st_mode & 0o777)
+            os.chown(beside, -1, old.st_gid)
+            os.chown(beside, old.st_uid, -1)
+        rights = 0o777 if Path(beside).stat().st_gid == old.st_gid else 0o707
+        Path(beside).chmod(old.st_mode & rights)
 
 
 def _require_regular(path: Path) -> None:

@@ -90,11 +90,10 @@ class Keys:
                 raise conflict
 
         def commit() -> None:
-            self.store, self._configured = store, configured
+            ring, self.store, self._configured = self.ring, store, configured
             self._stored = () if store is None else store.keys
             changed = self._stored is not stored
-            self.ring.replace(self.ring.merged(self._stored, configured) if changed else merged)
-            ring = self.ring
+            ring.replace(ring.merged(self._stored, configured) if changed else merged)
             ring.complete_until = ring.complete_until if store is before else until
             if before is not None and before is not store:
                 if self._call is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -13,8 +14,10 @@ import pytest
 from click.testing import Result
 
 from support.processes.forking import fork
+from support.processes.permissions import public_directory, unprivileged
 from support.processes.process import BROKEN, CLOSED, TIMEOUT, Invoke, command
 from support.processes.service import CONFIG, KEY, USERS, Client, serving
+from tornado_idv.cli.files import replaced_file
 from tornado_idv.client import (
     ClientError,
     InvalidKey,
@@ -404,6 +407,20 @@ def test_output_keeps_the_rights_of_the_file_that_it_replaces(
     assert reconcile(HEADER + BOB).exit_code == 0
     assert output.read_text(encoding="utf-8") == HEADER
     assert output.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give the file another group")
+def test_output_that_cannot_keep_its_group_is_not_shown_to_another_group() -> None:
+    with public_directory() as folder:
+        folder.chmod(0o777)
+        output = folder / "gone.csv"
+        output.touch()
+        output.chmod(0o640)
+        os.chown(output, -1, 12345)
+        with unprivileged(), replaced_file(output, keeps_rights=True):
+            pass
+        status = output.stat()
+    assert (status.st_gid == 12345, status.st_mode & 0o777) == (False, 0o600)
 
 
 def test_invalid_identifiers_are_listed_and_never_gone(
