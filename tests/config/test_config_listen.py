@@ -67,10 +67,7 @@ def test_an_empty_list_is_reported(problems_in: ProblemsIn) -> None:
 
 def test_host_and_port_beside_it_are_to_be_left_out(problems_in: ProblemsIn) -> None:
     text = f"{GOOD}server: {{host: 127.0.0.1, listen: ['127.0.0.1:80'], port: 80}}\n"
-    assert problems_in(text) == [
-        f"3:16: server.host: {REPLACED}",
-        f"3:59: server.port: {REPLACED}",
-    ]
+    assert problems_in(text) == [f"3:16: server.host: {REPLACED}", f"3:59: server.port: {REPLACED}"]
 
 
 @pytest.mark.parametrize("others", [[], ["127.0.0.1:0", "[::1]:0", "localhost:0"]])

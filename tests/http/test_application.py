@@ -8,10 +8,7 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
-from tornado.httputil import (
-    HTTPHeaders,
-    ResponseStartLine,
-)
+from tornado.httputil import HTTPHeaders, ResponseStartLine
 from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler, stream_request_body
 

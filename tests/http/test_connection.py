@@ -44,11 +44,7 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 
 @pytest.mark.parametrize(
     ("sent", "seconds", "reported"),
-    [
-        (b"", 10.0, b""),
-        (POST[:20], 10.0, b"HTTP/1.1 408"),
-        (POST[:-1], 5.0, b"HTTP/1.1 408"),
-    ],
+    [(b"", 10.0, b""), (POST[:20], 10.0, b"HTTP/1.1 408"), (POST[:-1], 5.0, b"HTTP/1.1 408")],
     ids=["nothing", "half a head", "half a body"],
 )
 async def test_silent_connection_times_out(sent: bytes, seconds: float, reported: bytes) -> None:

@@ -83,9 +83,7 @@ async def test_a_new_connection_replaces_one_that_waits_for_its_client_to_close(
             writer.close()
 
 
-async def test_connections_with_requests_are_not_replaced(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_connections_with_requests_are_not_replaced(caplog: pytest.LogCaptureFixture) -> None:
     """A further client gets 503, and its connection is closed without delay."""
     async with connected_client(REPLACING) as client:
         client.clock.stop()

@@ -223,9 +223,7 @@ async def test_handshake_that_has_ended_is_not_pending(contexts: Contexts) -> No
         writer.close()
 
 
-async def test_client_is_refused_at_once_where_no_handshake_makes_room(
-    contexts: Contexts,
-) -> None:
+async def test_client_is_refused_at_once_where_no_handshake_makes_room(contexts: Contexts) -> None:
     """All descriptors are those of connections that stay."""
     sock, port = bind_unused_port()
     acceptor = TlsAcceptor(sock, contexts[0], asyncio.Protocol, lambda _: False, timeout=60.0)

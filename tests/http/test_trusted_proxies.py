@@ -24,11 +24,7 @@ CASES = {
     "an address next to a proxy's": (PEER, "203.0.113.5, 192.0.2.2", "192.0.2.2"),
     "a caller who writes the header": ("203.0.113.9", "203.0.113.5", "203.0.113.9"),
     "a caller who writes a proxy's address": ("203.0.113.9", "10.0.0.2", "203.0.113.9"),
-    "a caller who writes the header to a proxy": (
-        PEER,
-        "198.51.100.1, 203.0.113.5",
-        "203.0.113.5",
-    ),
+    "a caller who writes the header to a proxy": (PEER, "198.51.100.1, 203.0.113.5", "203.0.113.5"),
     "a caller who writes a chain to a proxy": (
         PEER,
         "198.51.100.1, 10.0.0.3, 203.0.113.5, 10.0.0.2",
@@ -40,11 +36,7 @@ CASES = {
     "IPv4 behind IPv6": ("2001:db8::1", "203.0.113.5, 2001:db8:0::1", "203.0.113.5"),
     "a proxy as IPv4 within IPv6": ("::ffff:10.0.0.1", "203.0.113.5", "203.0.113.5"),
     "a caller as IPv4 within IPv6": ("::ffff:203.0.113.9", "203.0.113.5", "203.0.113.9"),
-    "entries as IPv4 within IPv6": (
-        PEER,
-        "::ffff:203.0.113.5, ::FFFF:a00:2",
-        "203.0.113.5",
-    ),
+    "entries as IPv4 within IPv6": (PEER, "::ffff:203.0.113.5, ::FFFF:a00:2", "203.0.113.5"),
     "a port": (PEER, "203.0.113.5:4711, 10.0.0.2:80", "203.0.113.5"),
     "IPv6 in brackets": (PEER, "[2001:db8::5], [fd00::2]", "2001:db8::5"),
     "IPv6 in brackets with a port": (PEER, "[2001:db8::5]:4711,[fd00::2]:80", "2001:db8::5"),

@@ -73,9 +73,7 @@ def test_the_addresses_of_one_ipv6_network_are_counted_together(host: int) -> No
 
 
 @pytest.mark.slow
-def test_a_crowd_of_guessing_addresses_limits_hardly_any_other(
-    limiter: FailedAuthLimiter,
-) -> None:
+def test_a_crowd_of_guessing_addresses_limits_hardly_any_other(limiter: FailedAuthLimiter) -> None:
     for i in range(1000):
         failures(limiter, f"198.51.{i >> 8}.{i & 255}", attempts=60)
     innocent = [f"10.0.{i >> 8}.{i & 255}" for i in range(5_000)]

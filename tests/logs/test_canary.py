@@ -13,13 +13,7 @@ from support.http.raw_requests import STALLED_CHUNKS
 from support.http.repeated_requests import BODY, PATH
 from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.process import running
-from support.processes.service import (
-    EXPIRED_KEY,
-    FIXTURE,
-    KEY,
-    Client,
-    write_config,
-)
+from support.processes.service import EXPIRED_KEY, FIXTURE, KEY, Client, write_config
 from tornado_idv.web.errors import ApiError
 
 CANARIES = {b"alice": b"zqxjk", b"Alice": b"Zqxjk", b"ALICE": b"ZQXJK", b"40001234": b"80081358"}

@@ -192,9 +192,7 @@ def logged(capfd: pytest.CaptureFixture[str]) -> Iterator[Configure]:
         output.close()
 
 
-def test_a_json_line_holds_level_logger_time_and_fields(
-    logged: Configure,
-) -> None:
+def test_a_json_line_holds_level_logger_time_and_fields(logged: Configure) -> None:
     stream = logged("info", "json")
     logging.getLogger("some.room").warning("what %s", "happened", extra={"status": 200})
     record = json.loads(stream.getvalue())
@@ -207,9 +205,7 @@ def test_a_json_line_holds_level_logger_time_and_fields(
     }
 
 
-def test_what_is_less_severe_than_the_level_is_left_out(
-    logged: Configure,
-) -> None:
+def test_what_is_less_severe_than_the_level_is_left_out(logged: Configure) -> None:
     stream = logged("warning", "json")
     logging.getLogger("some.room").info("it happened")
     logging.getLogger("aiohttp").info("it happened")
@@ -225,9 +221,7 @@ def test_libraries_are_not_debugged(logged: Configure, name: str) -> None:
     assert stream.getvalue() == ""
 
 
-def test_the_bytes_that_tornado_refuses_are_left_out(
-    logged: Configure,
-) -> None:
+def test_the_bytes_that_tornado_refuses_are_left_out(logged: Configure) -> None:
     stream = logged("debug", "json")
     logger = logging.getLogger("tornado.general")
     logger.info("Malformed HTTP message from %s: %s", "peer", "tweety")
@@ -255,8 +249,7 @@ def test_unhandled_exception_is_logged_without_its_message(logged: Configure, na
 
 
 @pytest.mark.parametrize(
-    ("level", "is_there"),
-    [("debug", True), ("info", True), ("warning", False)],
+    ("level", "is_there"), [("debug", True), ("info", True), ("warning", False)]
 )
 def test_there_is_an_access_log_up_to_the_level_info(
     logged: Configure,
@@ -268,12 +261,7 @@ def test_there_is_an_access_log_up_to_the_level_info(
 
 @pytest.mark.parametrize(
     ("log_format", "on_terminal", "for_machines"),
-    [
-        ("json", True, True),
-        ("console", False, False),
-        ("auto", True, False),
-        ("auto", False, True),
-    ],
+    [("json", True, True), ("console", False, False), ("auto", True, False), ("auto", False, True)],
 )
 async def test_access_lines_look_like_the_other_lines(
     logged: Configure,

@@ -130,9 +130,7 @@ async def test_waiter_gets_no_permit_after_its_deadline() -> None:
     assert harness.bulkhead.in_use == 0
 
 
-async def test_waiters_past_their_deadline_leave_the_queue(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_waiters_past_their_deadline_leave_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_WAITING", 3)
     harness = Harness()
     waiter = await harness.wait("a", "b", "c", seconds=2)

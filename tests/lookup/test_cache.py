@@ -175,9 +175,7 @@ class Record:
     """Stands for what a backend holds while it answers."""
 
 
-async def test_memoized_failure_holds_no_traceback(
-    cache: AnswerCache,
-) -> None:
+async def test_memoized_failure_holds_no_traceback(cache: AnswerCache) -> None:
     alive: list[weakref.ref[Record]] = []
 
     async def ask(query: Query) -> Answer:
@@ -334,9 +332,7 @@ async def test_refresh_of_a_running_lookup_starts_no_other(cache: AnswerCache) -
     assert source.asked == 1
 
 
-async def test_caller_during_a_refresh_shares_its_answer(
-    cache: AnswerCache,
-) -> None:
+async def test_caller_during_a_refresh_shares_its_answer(cache: AnswerCache) -> None:
     source = Source(FOUND)
     source.hold()
     renewal = asyncio.create_task(refresh(cache, ALICE, source.ask))

@@ -57,9 +57,7 @@ def test_a_success_between_failures_resets_the_count(breaker: CircuitBreaker) ->
     assert breaker.try_acquire() is Permit.REGULAR
 
 
-def test_an_abandoned_call_neither_counts_nor_resets_the_count(
-    breaker: CircuitBreaker,
-) -> None:
+def test_an_abandoned_call_neither_counts_nor_resets_the_count(breaker: CircuitBreaker) -> None:
     fail(breaker, 4)
     for _ in range(10):
         breaker.abandoned(entered(breaker))

@@ -194,13 +194,7 @@ async def test_a_user_is_remembered_for_the_backend_s_own_time(
 
 @pytest.mark.parametrize(
     ("own", "seconds"),
-    [
-        ((None, None), 30),
-        ((7, None), 7),
-        ((7, 5), 5),
-        ((60, 90), 60),
-        ((60, None), 30),
-    ],
+    [((None, None), 30), ((7, None), 7), ((7, 5), 5), ((60, 90), 60), ((60, None), 30)],
     ids=str,
 )
 async def test_an_absence_is_remembered_for_the_shortest_time_of_all(

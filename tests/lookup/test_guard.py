@@ -159,12 +159,7 @@ async def test_what_is_no_user_is_broken(answer: object) -> None:
         User("Free", None, "alice"),  # type: ignore[arg-type]
         User(b"Free", "4000", "alice"),  # type: ignore[arg-type]
     ],
-    ids=[
-        "card a number",
-        "plan None",
-        "card None",
-        "plan bytes",
-    ],
+    ids=["card a number", "plan None", "card None", "plan bytes"],
 )
 async def test_incomplete_user_is_broken(user: User) -> None:
     error = await failure(guard(FakeBackend(user)))
@@ -402,9 +397,7 @@ async def test_skipped_call_does_not_count_as_a_success() -> None:
     assert (await failure(asked)).reason.startswith(OPEN)
 
 
-async def test_own_limits_and_disconnects_are_no_failures(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_own_limits_and_disconnects_are_no_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulkhead, "MAX_WAITING", 10)
     clock, backend = LoopClock(), FakeBackend(ALICE, timeout=60, max_concurrent=10)
     backend.source.hold()

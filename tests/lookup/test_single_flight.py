@@ -6,17 +6,7 @@ import gc
 import pytest
 from msgspec import structs
 
-from support.fakes.caches import (
-    ABSENT,
-    ALICE,
-    ELSEWHERE,
-    FOUND,
-    begin,
-    fetch,
-    flights,
-    held,
-    leave,
-)
+from support.fakes.caches import ABSENT, ALICE, ELSEWHERE, FOUND, begin, fetch, flights, held, leave
 from support.fakes.clock_and_backends import Source, running
 from tornado_idv.errors import Unavailable
 from tornado_idv.interfaces.shared import Purge

@@ -13,12 +13,7 @@ import pytest
 from support.http.certificate import SELF_SIGNED
 from support.http.http_server import until
 from support.processes.reloads import GATED, A, B, Gated, config, reloadable
-from support.processes.service import (
-    KEY,
-    Client,
-    make_database,
-    post_request,
-)
+from support.processes.service import KEY, Client, make_database, post_request
 from tornado_idv.admin.status import health
 from tornado_idv.keys.token import issue
 from tornado_idv.model import ByNickname
@@ -178,9 +173,7 @@ async def test_batch_in_flight_completes_in_its_configuration(tmp_path: Path) ->
         await until(lambda: not old.is_open)
 
 
-async def test_fast_path_learns_nothing_from_a_request_before_the_reload(
-    tmp_path: Path,
-) -> None:
+async def test_fast_path_learns_nothing_from_a_request_before_the_reload(tmp_path: Path) -> None:
     """Whose path has no route any more."""
     async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
         old = await harness.held(client)
@@ -380,9 +373,7 @@ async def test_no_section_needs_a_restart_because_of_another_kind_of_backend(
         assert (await harness.reload(config(sqlite, server="docs: true"))).needs_restart == ()
 
 
-async def test_same_sqlite_file_with_other_options_is_opened_beside_the_old(
-    tmp_path: Path,
-) -> None:
+async def test_same_sqlite_file_with_other_options_is_opened_beside_the_old(tmp_path: Path) -> None:
     make_database(tmp_path / "users.db", ("alice", "4000123412341234", "Free", None))
     sqlite = "{name: users, kind: sqlite, path: users.db, readers: %d}"
     async with reloadable(tmp_path, config(sqlite % 1)) as harness, harness.connected() as client:

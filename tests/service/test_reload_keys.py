@@ -222,9 +222,7 @@ def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
     return Stores(tmp_path, monkeypatch)
 
 
-async def test_store_is_closed_that_was_opened_for_an_aborted_configuration(
-    stores: Stores,
-) -> None:
+async def test_store_is_closed_that_was_opened_for_an_aborted_configuration(stores: Stores) -> None:
     await stores.use("first")
     same = await stores.prepare("first")
     await same.abort()

@@ -390,11 +390,7 @@ PROBLEMS: dict[str, tuple[Callable[[Path], object], int, str]] = {
         "config.yaml:6:7: auth.keys[0]: the key copy in the key store {} has the token of caller",
     ),
     "missing": (str, 3, "{}: there is no key store; restore it, or create the first one"),
-    "no store": (
-        lambda store: store.write_text("no store"),
-        3,
-        "{}: the file is not a key store",
-    ),
+    "no store": (lambda store: store.write_text("no store"), 3, "{}: the file is not a key store"),
 }
 
 

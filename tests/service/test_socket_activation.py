@@ -340,8 +340,7 @@ class Load:
 
 
 @pytest.mark.parametrize(
-    ("workers", "delay", "tls"),
-    [(2, "1s", False), (2, "0s", False), (1, "1s", True)],
+    ("workers", "delay", "tls"), [(2, "1s", False), (2, "0s", False), (1, "1s", True)]
 )
 def test_a_restart_under_load_loses_no_connection(
     held: Sockets, tmp_path: Path, workers: int, delay: str, *, tls: bool

@@ -98,10 +98,7 @@ def is_trusted(port: int, authority: trustme.CA) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the authorities of the system
     authority.configure_trust(context)
     try:
-        with (
-            open_socket(port) as sock,
-            context.wrap_socket(sock, server_hostname="localhost"),
-        ):
+        with open_socket(port) as sock, context.wrap_socket(sock, server_hostname="localhost"):
             return True
     except ssl.SSLCertVerificationError:
         return False

@@ -36,10 +36,7 @@ CLIENTS = ("127.0.0.1", "192.0.2.7", "2001:db8::1")
 URL, CARD, BATCH = (b"/api/v1/identify/" + each for each in (b"url", b"card", b"batch"))
 BEATE = User(plan="Pro", card_number="2", nickname="beate")
 USERS = (ALICE, BEATE, User(plan="Pro", card_number=ALICE.card_number, nickname="alice"))
-KEYS = (
-    *(KEY, KEY, KEY, SHORT_LIVED_KEY, EXPIRED_KEY, CARDS_ONLY_KEY, "B" * 40),
-    *MALFORMED_TOKENS,
-)
+KEYS = (*(KEY, KEY, KEY, SHORT_LIVED_KEY, EXPIRED_KEY, CARDS_ONLY_KEY, "B" * 40), *MALFORMED_TOKENS)
 BODIES = (
     b'{"input": "@alice"}',
     b'{"input": "@alice"}',
@@ -273,12 +270,7 @@ def interrupted(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> list[Step |
     pause = draw(st.sampled_from([0.2, 4.0, 5.1, 5.6, 10.2]))
     rest = SentPart(number, data, place, ends=True)
     later = [rest, 0.2, rest, 4.9, 0.2] if draw(st.booleans()) else [rest]
-    return [
-        *[Sent(number, data, ())] * 3,
-        SentPart(number, data, place, ends=False),
-        pause,
-        *later,
-    ]
+    return [*[Sent(number, data, ())] * 3, SentPart(number, data, place, ends=False), pause, *later]
 
 
 @st.composite

@@ -8,13 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from support.http.in_process import (
-    MALFORMED_TOKENS,
-    SHORT_LIVED_KEY,
-    Harness,
-    ask_for,
-    reachable,
-)
+from support.http.in_process import MALFORMED_TOKENS, SHORT_LIVED_KEY, Harness, ask_for, reachable
 from support.processes.service import CARDS_ONLY_KEY, KEY
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import ByNickname, Query, User

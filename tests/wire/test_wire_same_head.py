@@ -70,9 +70,7 @@ def test_rejected_head_is_cached_after_it_was_accepted(
     assert harness.app.asked == 4
 
 
-def test_cached_head_is_shared_by_connections(
-    make_harness: Callable[..., Harness],
-) -> None:
+def test_cached_head_is_shared_by_connections(make_harness: Callable[..., Harness]) -> None:
     """Though it may never have read the head itself."""
     harness = make_harness()
     harness.ask(GOOD, GOOD)

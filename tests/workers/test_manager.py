@@ -368,9 +368,7 @@ async def test_worker_that_does_not_begin_is_not_waited_for(
         assert (await harness.reload()).code is None
 
 
-async def test_worker_that_starts_meanwhile_prepares_the_configuration_too(
-    tmp_path: Path,
-) -> None:
+async def test_worker_that_starts_meanwhile_prepares_the_configuration_too(tmp_path: Path) -> None:
     class First(PlayedWorker):
         async def serve(self, connection: MessageStream) -> None:
             harness.workers = workers
@@ -400,9 +398,7 @@ async def test_configuration_that_the_supervisor_refuses_is_aborted(tmp_path: Pa
     assert worker.received == [{"op": "prepare", "args": OTHER}, None]
 
 
-async def test_worker_that_does_not_prepare_in_two_minutes_fails_the_reload(
-    tmp_path: Path,
-) -> None:
+async def test_worker_that_does_not_prepare_in_two_minutes_fails_the_reload(tmp_path: Path) -> None:
     worker = PlayedWorker(BEGUN)
     async with managed(tmp_path, worker) as harness:
         clock = LoopClock()

@@ -98,9 +98,7 @@ def exit_code(queue: SignalQueue, run: Callable[[], int]) -> int:
     return code
 
 
-def test_forked_process_ignores_some_signals_and_is_ended_by_the_others(
-    queue: SignalQueue,
-) -> None:
+def test_forked_process_ignores_some_signals_and_is_ended_by_the_others(queue: SignalQueue) -> None:
     def run() -> int:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)

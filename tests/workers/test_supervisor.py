@@ -286,9 +286,7 @@ def test_terminated_worker_serves_until_its_successor_does(
     assert "worker 1 (pid 101) stopped: SIGKILL" in caplog.messages
 
 
-def test_worker_that_is_terminated_during_its_start_is_drained_at_once(
-    service: Simulation,
-) -> None:
+def test_worker_that_is_terminated_during_its_start_is_drained_at_once(service: Simulation) -> None:
     service.prepare = never_serve
     old = service.worker()
     old.update(retiring=True)
@@ -380,9 +378,7 @@ def test_stop_with_requests_left_in_one_worker_is_reported(
     assert not service.run()
 
 
-def test_requests_that_a_replaced_worker_left_do_not_count_at_the_stop(
-    service: Simulation,
-) -> None:
+def test_requests_that_a_replaced_worker_left_do_not_count_at_the_stop(service: Simulation) -> None:
     old = service.worker()
     old.ignored = {"drain"}
     old.update(retiring=True)

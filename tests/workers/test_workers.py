@@ -22,14 +22,7 @@ from support.http.load import loaded
 from support.processes.admin import AdminReply, ask_admin
 from support.processes.forking import fork
 from support.processes.ports import listens
-from support.processes.process import (
-    TIMEOUT,
-    Invoke,
-    ServiceProcess,
-    children,
-    eventually,
-    running,
-)
+from support.processes.process import TIMEOUT, Invoke, ServiceProcess, children, eventually, running
 from support.processes.service import (
     KEY,
     Client,

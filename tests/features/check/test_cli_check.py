@@ -174,11 +174,7 @@ def test_config_only_needs_no_secrets(invoke: Invoke, config: Config) -> None:
         *(f"not resolved   {each}" for each in absent),
     ]
     record = json.loads(invoke("check", "-c", path, "--config-only", "--json").stdout)
-    assert record == {
-        "ok": True,
-        "summary": {"not_resolved": absent},
-        "warnings": [],
-    }
+    assert record == {"ok": True, "summary": {"not_resolved": absent}, "warnings": []}
     result = invoke("check", "-c", path)
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 3)
 

@@ -214,10 +214,7 @@ def test_rotated_key_has_another_token_beside_the_old_one(
 
 @pytest.mark.parametrize(
     ("overlap", "message"),
-    [
-        ("soon", "--overlap: not a duration"),
-        ("10000000d", f"--overlap: {NO_TIME}\n"),
-    ],
+    [("soon", "--overlap: not a duration"), ("10000000d", f"--overlap: {NO_TIME}\n")],
 )
 def test_rotation_with_a_wrong_overlap_changes_nothing(
     run: Run, path: Path, overlap: str, message: str

@@ -14,14 +14,7 @@ import pytest
 
 from support.databases.key_stores import make_store, read
 from support.processes.forking import fork
-from support.processes.process import (
-    BROKEN,
-    CLOSED,
-    TIMEOUT,
-    command,
-    eventually,
-    on_terminal,
-)
+from support.processes.process import BROKEN, CLOSED, TIMEOUT, command, eventually, on_terminal
 from tornado_idv.keys.token import digest
 
 pytestmark = pytest.mark.slow

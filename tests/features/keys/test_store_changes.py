@@ -78,11 +78,7 @@ def test_rotating_never_makes_an_older_token_valid_for_longer(place: KeyStoreLoc
         store.rotate("shop", tokens[1], overlap=1e3, expires=None)
         shop = store.find("shop")
     expires = {token.digest: token.expires for token in shop.tokens}
-    assert expires == {
-        digest("a"): CREATED + 120,
-        digest("b"): CREATED + 1100,
-        digest("c"): None,
-    }
+    assert expires == {digest("a"): CREATED + 120, digest("b"): CREATED + 1100, digest("c"): None}
     assert shop.expires == CREATED + 1e9
 
 

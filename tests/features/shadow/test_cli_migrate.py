@@ -101,13 +101,7 @@ def test_status_counts_users_and_lookups(run: Run, read: Read, file: ShadowFile)
         "differs": 2,
         "match": 10,
         "fields": {"plan": 2, "profile_url": 1},
-        "totals": {
-            "match": 20,
-            "differs": 4,
-            "missing": 2,
-            "unverified": 2,
-            "target_failed": 2,
-        },
+        "totals": {"match": 20, "differs": 4, "missing": 2, "unverified": 2, "target_failed": 2},
     }
     done = run("status", "new")
     assert (

@@ -347,11 +347,7 @@ def test_file_of_something_else_is_neither_read_nor_written(
 ) -> None:
     damaged(file.path, sql)
     before = file.path.read_bytes()
-    actions = (
-        file.read,
-        lambda: file.write([compared("match")], 1.0),
-        lambda: file.discard(1.0),
-    )
+    actions = (file.read, lambda: file.write([compared("match")], 1.0), lambda: file.discard(1.0))
     for action in actions:
         with pytest.raises(StartError) as failed:
             action()

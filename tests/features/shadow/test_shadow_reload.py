@@ -87,10 +87,7 @@ async def test_shadow_that_stays_the_same_stays_open(tmp_path: Path) -> None:
     other = GATED % ("other", "C")
     async with reloadable(tmp_path, config(OLD, RIGHT)) as harness:
         shadow = await opened()
-        for text in (
-            config(OLD, other, RIGHT),
-            config(OLD, RIGHT, server="request_timeout: 1s"),
-        ):
+        for text in (config(OLD, other, RIGHT), config(OLD, RIGHT, server="request_timeout: 1s")):
             assert (await harness.reload(text)).code is None
         assert (await harness.ask("@alice")).status == 200
         assert await counts(harness, 1) == {"match": 1}

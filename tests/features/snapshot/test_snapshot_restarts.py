@@ -74,10 +74,7 @@ def directory() -> Iterator[LiveDirectory]:
 @pytest.mark.parametrize("end", [stop, kill])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_users_found_before_a_restart_are_served_while_their_source_is_down(
-    tmp_path: Path,
-    directory: LiveDirectory,
-    workers: int,
-    end: Callable[[ServiceProcess], None],
+    tmp_path: Path, directory: LiveDirectory, workers: int, end: Callable[[ServiceProcess], None]
 ) -> None:
     with served(tmp_path, upstream(directory), workers=workers) as service:
         client = Client(service.port)
@@ -109,9 +106,7 @@ def test_users_found_before_a_restart_are_served_while_their_source_is_down(
 
 
 def test_users_of_all_workers_are_found_again_unless_the_site_is_another(
-    tmp_path: Path,
-    directory: LiveDirectory,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, directory: LiveDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory.users = [User("Free", f"5{number}", f"user{number}") for number in range(30)]
     texts = [f"@{user.nickname}" for user in directory.users]

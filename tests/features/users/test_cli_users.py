@@ -254,9 +254,7 @@ def test_list_that_names_who_would_not_be_found_is_refused(
     done = users("import", file, "--to", "people", *mode, options=given)
     assert done.exit_code == 0
     assert re.search(
-        r'^\d users? of the list \(lines? .*\) (is|are) "not found"\.$',
-        done.stderr,
-        re.MULTILINE,
+        r'^\d users? of the list \(lines? .*\) (is|are) "not found"\.$', done.stderr, re.MULTILINE
     )
 
 
