@@ -49,8 +49,8 @@ the server has a ``contextCSN``, and an identifier of the server."""
 def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound:
     """Connect to a server and bind. This function blocks.
 
-    Raises `Refused` for rejected credentials, `LookupFailed` for an untrusted certificate, a
-    replica being loaded or a missing attribute, `OSError`, and errors of python-ldap.
+    Raises `Refused` for rejected credentials, and `LookupFailed` for an untrusted certificate, a
+    replica being loaded or a missing attribute. Also raises `OSError` and errors of python-ldap.
     """
     bind = options.bind
     refusal = _try_tls(options, uri) if options.uses_tls(uri) else None

@@ -68,7 +68,7 @@ class Search:
                 return
             raise Broken(
                 f"the filter finds no entry for any value ({template.any}): no such entry exists, "
-                "or bind.dn may not read it or an attribute of the filter"
+                "or bind.dn has no right to read the entry or an attribute of the filter"
             )
         self._witness = next((values[0].decode() for values in found.values()), "")
         if self._witness and await connection.first(template.render(self._witness)) is None:

@@ -13,7 +13,7 @@ class State(Enum):
 
     CLOSED = "fails, before `open` and after `close`"
     CONNECTED = "runs"
-    SUSPECT = "runs, but another lookup was lost or got no response, so a probe is due"
+    SUSPECT = "runs, but an earlier lookup got no response, so a probe of the server is due"
     DOWN = "fails immediately, until an attempt to connect succeeds"
 
 

@@ -36,8 +36,8 @@ class Listener:
 
     ``purge`` is called with a query for each changed user, or without arguments for all users. All
     users are purged after each new connection, because changes before it are unknown. They are also
-    purged when a storage file (``relfilenode``) of the table changes, because TRUNCATE or DETACH of
-    a partition, and an exchange of tables, fire no trigger.
+    purged when a storage file (``relfilenode``) of the table changes, because no trigger fires for
+    an exchange of tables, nor for the TRUNCATE or DETACH of a partition.
     """
 
     check_interval: ClassVar[float] = 1.0

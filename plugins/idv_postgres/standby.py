@@ -44,8 +44,8 @@ def with_state(sql: str, *, is_batch: bool) -> str:
 class Standbys:
     """The WAL positions of standbys.
 
-    A standby *follows* its primary if its data is at most ``max_lag`` seconds old. This is so if
-    the standby has replayed all WAL that any standby had received ``max_lag`` seconds before.
+    A standby *follows* its primary if its data is at most ``max_lag`` seconds old. It is, if
+    the standby has replayed up to the highest position that any of them had ``max_lag`` ago.
     """
 
     settle_time: ClassVar[float] = 1.0

@@ -31,7 +31,7 @@ _OF_NODE = (NotConnected, NoReply, ClusterDownError, OSError)
 _PAUSE = 1.0
 """Seconds for which a failed node gets no further commands.
 
-Without a pause, redis-py would spend 0.1 s of CPU time per failure to reload the layout.
+Without a pause, redis-py would reload the layout after each failed command: 0.1 s of CPU time.
 """
 _READ = """
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')

@@ -61,7 +61,7 @@ _FIELDS = {
         "write an https:// or http:// URL of at most 2,048 characters, or leave the member out",
     ),
 }
-"""The pattern of each member of a user, and the advice if a value does not match."""
+"""The pattern of each field of a user, and the advice for a value that does not match."""
 _OF_USER = (*_FIELDS, "fault")
 _NO_USERS = "missing or empty; the file may be cut; write users: [] if there are no users"
 _NO_LIST = "must be a list; begin each item with a dash"

@@ -84,7 +84,7 @@ class Result:
 
     ``user`` and ``error`` are both ``None`` for a user who does not exist, and never otherwise.
     ``degraded`` is true if a backend of the service has failed within the last ten minutes. It is
-    ``None`` without a response to a batch, such as from services before 1.0 (without batches).
+    ``None`` if no batch was answered, for example because the service is older than 1.0.
     """
 
     identifier: str = field(repr=False)

@@ -81,8 +81,8 @@ def bind(advice: str, address: Address, *, reuse_port: bool = False) -> list[soc
 def bind_each(advice: str, address: Address, count: int) -> list[list[socket.socket]]:
     """Return ``count`` lists of sockets on one address. Each list gets a share of the connections.
 
-    A Unix socket is the same in all lists. Raises `StartError`, also if another process listens on
-    the address and ``SO_REUSEPORT`` would permit both sockets.
+    A Unix socket is the same in all lists. Raises `StartError` if another process
+    listens on the address, even with ``SO_REUSEPORT``.
     """
     probe = bind(advice, address)  # without SO_REUSEPORT
     if count == 1 or address.path is not None:

@@ -373,7 +373,7 @@ INVALID = "".join(f"{line},{line}@example.com,\n" for line in range(9))
     [
         (BOB + INVALID, ("--max-gone", "50%", "--max-invalid", "9"), 1, "1 of 1 accounts are gone"),
         (BOB + INVALID, (), 1, "9 of 10 identifiers are not valid, more than --max-invalid 1%"),
-        (INVALID, ("--max-invalid", "8"), 1, "do these lack @ (--by nickname)"),
+        (INVALID, ("--max-invalid", "8"), 1, "add --by nickname if"),
         (ALICE + INVALID, ("--max-invalid", "9"), 0, ""),
         (BOB * 9 + INVALID, ("--max-invalid", "10", "--max-gone", "9"), 0, ""),
         ("1,4.00012E+15,\n", ("--by", "card"), 1, "a spreadsheet has rounded card numbers"),

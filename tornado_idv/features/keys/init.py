@@ -35,8 +35,8 @@ backends:                                   # queried in this order
 {backend}"""
 
 _YAML_USERS = """\
-# Edits are visible at once. A program that rewrites this file should write a new one and
-# rename it over this one, with a first line like "count: 2": then a truncated copy is an error.
+# Edits are visible at once. A program that changes them should write a new file, and
+# rename it to this name. With a first line like "count: 2", a truncated file is an error.
 users:
   - {nickname: "@alice", card_number: "4000123412341234", plan: Free}
   - {nickname: "@bob", card_number: "0012345670", plan: Pro}

@@ -172,7 +172,7 @@ class Run:
         if self._by_card and any("e+" in each.lower() for each in texts):
             cause = "a spreadsheet has rounded card numbers: export them as text"
         elif not self._by_card and not any(each.startswith("@") for each in texts):
-            cause = "do these lack @ (--by nickname), or is this another column?"
+            cause = "add --by nickname if they are nicknames without @, or name another column"
         return "\n  ".join([f"; {cause}", *map(str, self._invalid[:MAX_PRINTED])])
 
     @property

@@ -128,9 +128,9 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
     match: re.Match[bytes]
 
     def respond(self, data: bytes, sink: ResponseSink) -> bytes | PendingResponse | None:
-        """Return the response to the request ``data``, or begin its lookup.
+        """Return the response to the request ``data``, or the response of a lookup that was begun.
 
-        ``None`` means that the handlers must respond. Nothing was charged, counted or logged then.
+        Return ``None`` for a request left to the handlers: it is not charged, counted or logged.
         """
         started_at = monotonic()
         api, template, match = self.heads.api, self.template, self.match
