@@ -2,7 +2,7 @@
 
 A program may store a card number as a number or as bytes. In SQLite, such a value never equals the
 queried text, and an existing user would be "not known here". So a lookup also searches for the
-number and the bytes, and raises `Broken` if it finds a row by one of these.
+number and the bytes, and raises `Broken` for a row with one of these.
 
 Each form is a separate SELECT. With ``IN`` or ``OR``, SQLite's planner would ignore the index of a
 table that was small at its last ANALYZE.

@@ -64,10 +64,10 @@ class ResponseOptions(Options):
     found_when: ExpressionText | None = None
     """An expression on the whole response. A false, empty or null result means "not found"."""
     unavailable_when: ExpressionText | None = None
-    """A condition on the whole response. If it is true, the upstream is unavailable."""
+    """A condition on the whole response of an unavailable upstream."""
     broken_when: ExpressionText | None = None
-    """A condition on the whole response. If it is true, the upstream rejects the request, for
-    example because of wrong credentials."""
+    """A condition on the whole response of an upstream that rejects the request, for example
+    because of wrong credentials."""
     error: ExpressionText | None = None
     """An expression for the error message in a response without a user. Before the message is
     logged, the requested value, long numbers, mail addresses and secrets are masked."""

@@ -26,7 +26,7 @@ _SECONDS = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 class Response(NamedTuple):
-    """A response of an upstream. ``body`` is decompressed, or empty if it was not read."""
+    """A response of an upstream. ``body`` is decompressed. An unread body is empty."""
 
     status: int
     headers: MultiMapping[str]
