@@ -115,15 +115,16 @@ def test_every_answer_up_to_the_stop_is_in_the_log(
 def test_stop_does_not_wait_for_a_file_system_that_hangs(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hangs, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+    serves, hangs, goes_on, ended = (threading.Event() for _ in range(4))
 
     def find(path: Path) -> None:
-        if path.name == "users.yaml" and not hangs.is_set():
+        if path.name == "users.yaml" and serves.is_set() and not hangs.is_set():
             hangs.set()
             goes_on.wait(10)
             ended.set()
 
     def stop_when_it_hangs() -> None:
+        serves.set()
         hangs.wait(10)
         os.kill(os.getpid(), signal.SIGTERM)
 
