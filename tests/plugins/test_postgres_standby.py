@@ -147,11 +147,11 @@ async def eventually(backend: PostgresBackend, name: str, expected: str) -> None
 
 @contextmanager
 def replay_paused(cluster: Cluster) -> Iterator[None]:
-    cluster.standby.run("SELECT pg_wal_replay_pause()")
+    cluster.pause_replay()
     try:
         yield
     finally:
-        cluster.standby.run("SELECT pg_wal_replay_resume()")
+        cluster.resume_replay()
 
 
 async def test_primary_is_used_whatever_the_order_of_hosts(cluster: Cluster, run: Run) -> None:
