@@ -314,19 +314,18 @@ async def test_lifetime_of_a_token_begins_with_its_request() -> None:
     assert case.shown() == ["Bearer t1", "Bearer t1", "Bearer t2"]
 
 
-async def test_500_concurrent_requests_fetch_one_token() -> None:
+async def test_200_concurrent_requests_fetch_one_token() -> None:
     """All are sent but those that were cancelled, the one that started the fetch among them."""
     async with issued(token()) as case:
         case.issuer.gate.clear()
-        callers = [asyncio.ensure_future(ask(case.made)) for _ in range(500)]
+        callers = [asyncio.ensure_future(ask(case.made)) for _ in range(200)]
         await case.issuer.asked()
         for caller in callers[:10]:
             caller.cancel()
         case.issuer.gate.set()
-        replies = await asyncio.gather(*callers, return_exceptions=True)
+        await asyncio.gather(*callers[10:])
     assert len(case.issuer.requests) == 1
-    assert sum(not isinstance(reply, BaseException) for reply in replies) == 490
-    assert case.shown() == ["Bearer t1"] * 490
+    assert case.shown() == ["Bearer t1"] * 190
 
 
 @pytest.mark.parametrize("first", [token(), http(500)], ids=["issued", "failed"])
