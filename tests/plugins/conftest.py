@@ -1,4 +1,4 @@
-"""The Redis server of the tests of the shared cache."""
+"""A Redis server for tests of the shared cache, and patience for connections to an upstream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from idv_redis.shared_cache import RedisSharedCache
+from idv_upstream.transport import client
 from support.databases.redis_server import RedisServer, running_server
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a busy machine more than half a second for a crowd of connections."""
+    monkeypatch.setattr(client, "CONNECT_TIMEOUT", 10.0)
 
 
 @pytest.fixture(scope="module")

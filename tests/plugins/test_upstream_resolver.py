@@ -119,7 +119,7 @@ async def test_name_that_is_still_being_resolved_takes_one_thread(
             waiting = asyncio.ensure_future(failure_of(made, POST))
             await until(resolver_threads)
             await asyncio.sleep(0)
-            clock.forward(0.6)
+            clock.forward(client.CONNECT_TIMEOUT + 0.1)
             assert (await waiting).reason == "connection timed out"
         waiting = asyncio.ensure_future(ask(made, POST))
         await asyncio.sleep(0)
