@@ -249,7 +249,7 @@ def serving_upstream(folder: Path) -> Iterator[Service]:
     with serving_yaml(folder / "origin") as origin:
         backend = (
             f"  - {{name: origin, kind: upstream, base_url: '{origin.url}',"
-            f" auth: {{kind: bearer, token: {KEY}}}}}\n"
+            f" timeout: 1.9s, auth: {{kind: bearer, token: {KEY}}}}}\n"
         )
         with serving(CONFIG + backend, folder) as service:
             yield service
