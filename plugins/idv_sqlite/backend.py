@@ -122,7 +122,7 @@ class SqliteBackend(Backend[SqliteOptions]):
             self._watch_task.cancel()
             await asyncio.wait([self._watch_task])
         if self._check_task is not None:
-            await asyncio.wait([self._check_task])
+            await asyncio.gather(self._check_task, return_exceptions=True)
         await self._drop()
 
     async def check(self) -> None:

@@ -1,6 +1,7 @@
 """The SQLite backend while its file is written, locked, replaced, damaged or slow."""
 
 import asyncio
+import gc
 import logging
 import os
 import sqlite3
@@ -375,6 +376,22 @@ async def test_a_look_that_fails_is_logged_and_not_the_last(
     finally:
         await backend.close()
     assert "checking the file failed" in caplog.text
+
+
+async def test_close_takes_the_error_of_the_last_check(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise asyncio logs an error that nobody retrieved."""
+    async with serving(path) as backend:
+        backend.on_change(lambda: {}["the listener's own fault"])
+        insert(path, BOB)
+        leaving = asyncio.create_task(backend.check())
+        for _ in range(2):  # until the check has begun
+            await asyncio.sleep(0)
+        leaving.cancel()
+    del backend
+    gc.collect()
+    assert caplog.text == ""
 
 
 async def test_a_lookup_that_comes_after_the_close_is_unavailable(path: Path) -> None:
