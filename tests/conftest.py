@@ -80,7 +80,7 @@ def io_loop() -> Iterator[IOLoop]:
     loop = IOLoop(make_current=False)
     yield loop
     loop.run_sync(_end_other_tasks)
-    # The collector finds errors that nobody retrieved: during a later test, which may read the log.
+    # The collector finds an error that no task retrieved: during a later test, which reads the log.
     loop.asyncio_loop.set_exception_handler(lambda *_: None)  # type: ignore[attr-defined]
     _join_database_threads()
     loop.close(all_fds=True)

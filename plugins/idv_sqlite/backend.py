@@ -5,6 +5,7 @@ The backend checks the file every second. A check may detect three changes:
 - The file was written through SQLite. Every connection sees the new rows. The cache is purged.
 - The file was replaced, or overwritten without SQLite (for example, by ``cp``). The backend opens
   and checks the new file, switches lookups to it, purges the cache, and closes the old connections.
+  During this check, users of a *replaced* file are found, but not cached. Other lookups wait.
 - The file is missing or invalid. If the old file was deleted, or another was renamed over it, the
   open connections still read the old users. These users are *found*, and lookups of others raise
   `Unavailable` or `Broken`. If the file was damaged in place, the backend closes it, and every
@@ -28,6 +29,7 @@ from idv_sqlite.options import SqliteOptions
 from idv_sqlite.store import SqliteUserStore
 from tornado_idv import (
     Backend,
+    BackendResult,
     LookupFailed,
     Query,
     StartError,
@@ -86,8 +88,10 @@ class SqliteBackend(Backend[SqliteOptions]):
             raise StartError(f"backend {self.name}: {self.options.path}: {error.reason}") from None
         self._watch_task = asyncio.create_task(self._watch())
 
-    async def find(self, query: Query, steps: list[Step] | None = None) -> User | None:
-        """Query the table. If the file was replaced in the meantime, query the new file."""
+    async def find(
+        self, query: Query, steps: list[Step] | None = None
+    ) -> User | BackendResult | None:
+        """Query the table. If the file was changed without SQLite, check it, and query it again."""
         while True:
             file = self._file
             if file is None:
@@ -101,6 +105,9 @@ class SqliteBackend(Backend[SqliteOptions]):
             # If -wal or -shm is lost, found users are as of the last check. A miss is uncertain.
             is_current = file.is_unmodified() and (user is not None or not file.has_lost_sidecar())
             if not is_current and (self._error is None or not file.is_intact()):
+                if user is not None and self._file is file and file.is_intact():
+                    self._begin_check()
+                    return BackendResult(user, storable=False)
                 await self.check()
                 if self._closed:
                     raise Unavailable("the backend is closed")
@@ -110,7 +117,7 @@ class SqliteBackend(Backend[SqliteOptions]):
             raise self._failure()
         return user
 
-    async def explain(self, query: Query, steps: list[Step]) -> User | None:
+    async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
         """Query the table. The steps are the statement, its parameters and its rows."""
         return await self.find(query, steps)
 
@@ -134,9 +141,13 @@ class SqliteBackend(Backend[SqliteOptions]):
         # A running check may have read the file's status before this call, so another is needed.
         if self._check_task is not None and not self._check_task.done():
             await asyncio.wait([self._check_task])
+        await asyncio.shield(self._begin_check())
+
+    def _begin_check(self) -> asyncio.Task[None]:
+        """Return the running check. If there is none, begin one."""
         if self._check_task is None or self._check_task.done():
             self._check_task = asyncio.create_task(self._run_check())
-        await asyncio.shield(self._check_task)
+        return self._check_task
 
     async def _watch(self) -> None:
         while True:

@@ -27,7 +27,7 @@ from support.databases.sqlite_databases import (
     write,
 )
 from support.faults.file_faults import overwrite
-from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Unavailable, User
+from tornado_idv import BackendResult, Broken, ByCard, ByNickname, LookupFailed, Unavailable, User
 from tornado_idv.kit.testing import make_backend
 
 pytestmark = pytest.mark.slow
@@ -241,9 +241,9 @@ async def test_a_file_set_aside_answers_what_it_knows_and_is_not_sure_of_the_res
         path.rename(path.with_name("aside.db"))
         replace(path)
         for _ in range(3):
-            assert await backend.find(KNOWN) == ALICE
             with pytest.raises(LookupFailed, match=reason):
                 await backend.find(ABSENT)
+            assert await backend.find(KNOWN) == ALICE
             await backend.check()
         assert len(levels(caplog, logging.ERROR)) == 1
         path.with_name("aside.db").replace(path)
@@ -381,7 +381,7 @@ async def test_a_look_that_fails_is_logged_and_not_the_last(
 async def test_close_takes_the_error_of_the_last_check(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Otherwise asyncio logs an error that nobody retrieved."""
+    """Otherwise asyncio logs the error as never retrieved."""
     async with serving(path) as backend:
         backend.on_change(lambda: {}["the listener's own fault"])
         insert(path, BOB)
@@ -449,6 +449,29 @@ async def test_a_lookup_that_has_its_rows_opens_nothing_after_the_close(
         (outcome,) = await asyncio.wait_for(_outcomes([asked]), timeout=5)
         await backend._drop()  # or the threads of a file that was opened would never end
         assert (type(outcome), str(outcome)) == (Unavailable, "the backend is closed")
+
+
+async def test_users_of_a_replaced_file_are_found_while_the_new_one_is_checked(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not cached. All other lookups wait: these users may be in the new file."""
+    async with serving(path) as backend:
+        changes = changes_of(backend)
+        held = Held(OpenFile.open)
+        monkeypatch.setattr(OpenFile, "open", held)
+        write(path.with_name("new.db"), BOB).replace(path)
+        found = BackendResult(ALICE, storable=False)
+        assert await asyncio.wait_for(backend.find(KNOWN), timeout=5) == found
+        await asyncio.wait_for(held.has_result.wait(), timeout=5)  # that lookup began the check
+        asked = [asyncio.create_task(backend.find(query)) for query in (ByNickname("bob"), ABSENT)]
+        by_card = backend.find(ByCard(ALICE.card_number))
+        assert await asyncio.wait_for(by_card, timeout=5) == found
+        assert not any(each.done() for each in asked)
+        assert changes == []
+        held.let_go.set()
+        assert await asyncio.wait_for(asyncio.gather(*asked), timeout=5) == [BOB, None]
+        assert changes == ["changed"]
+        assert await backend.find(KNOWN) is None
 
 
 async def test_closing_waits_for_the_check_that_reopens_the_file(
