@@ -44,13 +44,13 @@ SIZES = {
     "plugins/idv_ldap": 1_323,
     "plugins/idv_postgres": 2865,
     "plugins/idv_redis": 1106,
-    "plugins/idv_sqlite": 1_404,  # + 11: users are found while a new file is checked
+    "plugins/idv_sqlite": 1_406,  # + 13: users are found while a new file is checked
     "plugins/idv_upstream": 2_838,
     "plugins/idv_yaml": 418,
     "soak": 3_720,
     # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
     # modules that were parts of others; + 15 for the names in a snapshot.
-    "product": 36_408,
+    "product": 36_410,
     "tests": 72_628,  # - 1,260: one layer for each behaviour, one helper for each set-up
     # In hundredths of a line.
     "tests per line of product": 199,

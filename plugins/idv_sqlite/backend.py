@@ -141,7 +141,9 @@ class SqliteBackend(Backend[SqliteOptions]):
         # A running check may have read the file's status before this call, so another is needed.
         if self._check_task is not None and not self._check_task.done():
             await asyncio.wait([self._check_task])
-        await asyncio.shield(self._begin_check())
+        check = self._begin_check()
+        await asyncio.wait([check])
+        check.result()
 
     def _begin_check(self) -> asyncio.Task[None]:
         """Return the running check. If there is none, begin one."""
