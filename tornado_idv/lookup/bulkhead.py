@@ -2,9 +2,9 @@
 
 It is like `asyncio.Semaphore`, but with deadlines. A free permit is taken without a coroutine.
 
-The queue is first come, first served. If the oldest waiter has used half of its time, the newest
-waiter comes first ("adaptive LIFO"), because in order of arrival, all waiters would get their
-permits late or too late. Older waiters stay in the queue, because the load may decrease.
+The oldest waiter gets the next permit. If the oldest waiter has used half of its time, the newest
+waiter gets the permit ("adaptive LIFO"), because during an overload, strict order of arrival would
+make every waiter late. Older waiters stay in the queue, in case the load decreases.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Bulkhead:
         self._limit = limit
         self._free = limit
         self._queue: deque[tuple[float, _Permit]] = deque()
-        """Waiters, the oldest first, each with the loop's time when half of its wait is over."""
+        """The waiters, oldest first. Each has the loop time at which half of its wait is over."""
         self._deadlines = DeadlineQueue(_refuse)
 
     @property

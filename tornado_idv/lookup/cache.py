@@ -27,9 +27,9 @@ _Count = Annotated[WholeNumber, Field(ge=1)]
 _Fraction = Annotated[float, Field(ge=0, le=1)]
 
 _LRU_TOUCH_INTERVAL = 10.0
-"""Minimum seconds between two updates of an entry's LRU position by hits."""
+"""Hits update the LRU position of an entry at most once in this number of seconds."""
 _OF_ABSENCES = Epoch()
-"""The epoch of "not found" answers. It never expires, because a purge removes these answers."""
+"""The `Epoch` in "not found" entries. It never expires, because a purge removes these entries."""
 
 
 CacheState = Literal["found", "not_found", "stale", "failure", "absent"]
@@ -57,12 +57,12 @@ class CacheLimits(Options):
     refresh_ahead: _Fraction = 0.8
     """The fraction of the TTL after which a hit starts a refresh in the background."""
     degraded_ttl: Duration = 30.0
-    """The maximum TTL of a user found while an earlier backend was unavailable."""
+    """The maximum TTL of a user found after an unavailable backend was skipped."""
     failure_memo: Duration = 2.0
     """The time after a failed lookup in which the same query gets 503 without a new lookup."""
 
     def of_answers(self) -> dict[str, object]:
-        """Return this class's settings, without default values and without those of features."""
+        """Return the settings with non-default values, without the settings that features add."""
         return self.model_dump(include=set(CacheLimits.model_fields), exclude_defaults=True)
 
 
@@ -90,13 +90,13 @@ class AnswerCache:
         self.on_late_hit: Callable[[Query], object] = lambda _: None
         """Called with the query at the first hit on an entry that is due for a refresh."""
         self.on_purge: Callable[[], object] = lambda: None
-        """Called after each purge, and when a user in a snapshot file (`persisted`) is dropped."""
+        """Called after each purge, and when `drop_user` drops a user in a file of `persisted`."""
         self.persisted: Sequence[Container[str]] = ()
         """For each snapshot file, the queries (as text) that find the users in this file."""
         self.purges = 0
         """The number of purges so far."""
         self.related = [self]
-        """Caches of replaced directories with running lookups. The last is the current cache."""
+        """All caches that lookups still use, oldest first. The last is the current directory's."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -104,7 +104,7 @@ class AnswerCache:
         return {"found": len(self._found), "negative": len(self._negative)}
 
     def get(self, query: Query) -> Answer | None:
-        """Return the fresh cached answer or ``None``, without I/O, waiting or a task."""
+        """Return the fresh cached answer or ``None``. The call does no I/O and never waits."""
         text = query.text
         entry = self._found.find(text) or self._negative.find(text)
         if entry is None or entry.epoch.expired:
@@ -128,7 +128,7 @@ class AnswerCache:
         return failed[1] if failed is not None and self.timer() < failed[0] else None
 
     def get_stale(self, query: Query) -> Answer | None:
-        """Return a found answer, fresh or stale, to serve after a failed lookup, or ``None``."""
+        """After a failed lookup, return the found answer to serve, fresh or stale, or ``None``."""
         entry = self._found.find(query.text)
         if entry is None or entry.epoch.expired:
             return None
@@ -145,7 +145,7 @@ class AnswerCache:
         return min(ttl, limits.degraded_ttl) if answer.degraded else ttl
 
     def keep_stale(self, query: Query, answer: Answer, seconds: float) -> None:
-        """Store a found answer only for `get_stale`, unless the stored one may be served longer."""
+        """Store a found answer to serve stale for ``seconds``, unless one is stored for longer."""
         before, now = self._found.find(query.text), self.timer()
         if before is None or before.epoch.expired or before.stale_until < now + seconds:
             epoch = self._epochs[answer.backend]
@@ -166,9 +166,9 @@ class AnswerCache:
     ) -> None:
         """Move the found answers of ``backends`` from the ``other`` cache to this cache.
 
-        Both caches must have the same ``max_entries``. ``running`` are the queries of lookups that
-        use the other cache. It keeps copies of their stored answers, to serve them stale if these
-        lookups fail. The time of the call does not depend on the number of entries.
+        Both caches must have the same ``max_entries``. Lookups of the ``running`` queries still
+        use ``other``. If such a lookup fails, its callers get the stored answer as stale, so
+        ``other`` keeps a copy. The time of the call does not depend on the number of entries.
         """
         kept, of_kept = Entries(other.limits.max_entries, other.counters), Epoch()
         for query in running:

@@ -17,17 +17,17 @@ from tornado_idv.model import Answer, ByCard, ByNickname, Query
 
 _log = logging.getLogger(__name__)
 _CHECK_INTERVAL = 30.0
-"""`Canary.check` looks the canaries up this many seconds after the start of the last lookup."""
+"""Minimum seconds from the start of a lookup of canaries until `Canary.check` starts the next."""
 _Outcome = LookupFailed | Collection[str | None]
 """The result of a lookup of all canaries: the servers that found them, or the failure."""
 KINDS: Mapping[type[Query], str] = {ByNickname: "nickname", ByCard: "card_number"}
-"""The kinds of query that canaries protect, and the name of each kind in options and metrics."""
+"""For each kind of query that can have canaries, its name in options and metrics."""
 
 
 def canaries_of(options: BackendOptions) -> dict[str, Query]:
-    """Return the queries for the canaries of a backend, by the name of the canary in messages.
+    """Return the queries that look up the canaries of a backend. The keys are names for messages.
 
-    The name never contains a card number.
+    A name never contains a card number.
     """
     found: dict[str, Query] = {}
     for number, each in enumerate(options.canaries, start=1):
@@ -43,7 +43,7 @@ def canaries_of(options: BackendOptions) -> dict[str, Query]:
 
 
 def absent_canaries_of(options: BackendOptions) -> dict[str, Query]:
-    """Return the queries for users who must not be found, by their names in messages."""
+    """Return the queries for users who must not be found. The keys are names for messages."""
     found: dict[str, Query] = {}
     for number, each in enumerate(options.canaries, start=1):
         if (text := each.absent or "").startswith("@"):
@@ -64,9 +64,10 @@ async def keep_checking(canaries: Callable[[], Iterable[Canary]]) -> None:
 class Canary:
     """The canaries of one backend for one ``kind`` of query. All of them must be found.
 
-    The ``absent`` users must not be found; they are the same for each kind. ``look_up`` takes a
-    query and a deadline. ``timer`` returns seconds. ``task`` looks the canaries up. Callers of
-    `confirm` share the result, or that of the next lookup if this one began too early for them.
+    The ``absent`` users are the same for each kind, and must not be found. ``look_up`` takes a
+    query and a deadline. ``timer`` returns seconds. A single ``task`` looks the canaries up, and
+    callers of `confirm` share its result. If the running lookup of the canaries began too early to
+    confirm the answer of a caller, this caller waits for the next one.
     """
 
     def __init__(
@@ -86,16 +87,15 @@ class Canary:
         self._plans = {f"@{each.nickname}": each.plan for each in with_plan}
         self._plans |= {each.card_number or "": each.plan for each in with_plan}
         self.judges_found = any(each.plan or each.absent for each in options.canaries)
-        """Whether the canaries must confirm "found", too. They must always confirm "not found"."""
+        """Whether "found" needs confirmation by the canaries, as "not found" always does."""
         self._success = ", ".join(self.queries) + (" confirmed" if self.judges_found else " found")
         self._max_age = min(each.max_age for each in options.canaries)
         self._look_up = look_up
         self._timer = timer
         self.problem: str | None = None
-        """The unexpected result of a canary, as a phrase, or ``None``.
+        """The unexpected result in the last lookup of the canaries, as a phrase, or ``None``.
 
-        A failed lookup of the canaries does not change the value.
-        """
+        A failed lookup of the canaries does not change the value."""
         self.task: asyncio.Task[None] | None = None
         self._found: dict[str | None, tuple[float, float]] = {}
         """For each server, start and end of the last lookup that confirmed all canaries on it."""
@@ -119,11 +119,11 @@ class Canary:
         return f"{self._success} {self._timer() - found_at:.1f} s ago"
 
     def is_fresh(self, ended: float, began: float = inf, server: str | None = None) -> bool:
-        """Return whether the canaries confirm a lookup on ``server`` from ``began`` to ``ended``.
+        """Return whether the canaries confirm a user's lookup on ``server``.
 
-        The same server must have found the canaries before ``began``, because the source may have
-        been empty before the canaries were found. That lookup of the canaries must have begun at
-        most ``max_age`` before ``ended``.
+        The user's lookup lasted from ``began`` to ``ended``. The same server must have found the
+        canaries before ``began``, because the source may have been empty until it found them. The
+        lookup of the canaries must have begun at most ``max_age`` before ``ended``.
         """
         found_at, found_by = self._found.get(server, (-inf, inf))
         return found_by <= began and self._covers(found_at, ended)
@@ -131,9 +131,9 @@ class Canary:
     async def confirm(
         self, ended: float, deadline: float, server: str | None = None
     ) -> Collection[str | None]:
-        """Return the servers that found the canaries. Unless `is_fresh`, look the canaries up.
+        """Return the servers that found the canaries. If the last result is too old, look them up.
 
-        ``ended`` is the end time of the lookup to confirm, and ``server`` its server. ``deadline``
+        The canaries must confirm a user's lookup on ``server``; ``ended`` is its end. ``deadline``
         is a time of the running loop's clock. Raises `Unavailable`.
         """
         if self.is_fresh(ended, server=server):

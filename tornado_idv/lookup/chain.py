@@ -38,8 +38,8 @@ class Explanation(NamedTuple):
 class Chain:
     """Calls the hook ``idv_identify`` for a lookup: the guards in order, then the plugins.
 
-    A private plugin manager contains the guards, and the hook implementations of ``plugins``.
-    `Directory` explains the other parameters.
+    To call the guards first, a separate plugin manager contains them and the implementations of
+    this hook in ``plugins``. `Directory` explains the other parameters.
     """
 
     def __init__(
@@ -73,9 +73,10 @@ class Chain:
     async def find(self, query: Query, observe: _Observe | None = None) -> Answer:
         """Query the backends, then plugins. Return the answer. Raises `Unavailable` or `Broken`.
 
-        *Not found* needs "not known here" from every backend serving the query, because a skipped
-        backend might know the user. *Not found* has the shortest TTL of these backends. ``observe``
-        gets the name and the call of each backend and plugin, and returns the call to await.
+        The answer is *not found* only if every backend for the query returns "not known here". A
+        skipped backend might know the user. The TTL of *not found* is the shortest of these
+        backends. ``observe`` gets the name and the coroutine of each call to a backend or plugin.
+        It returns a coroutine, which is awaited in place of the call.
         """
         deadline = asyncio.get_running_loop().time() + self._timeout
         calls: list[NamedCall] = self._hook(query=query, deadline=deadline)

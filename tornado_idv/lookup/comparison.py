@@ -35,7 +35,7 @@ def compare(
 ) -> Comparison:
     """Compare the outcomes of two lookups. ``None`` is "not found".
 
-    These decide the result, in this order: a failed source, a failed target, an `Untrusted`
+    The first of these cases decides the result: a failed source, a failed target, an `Untrusted`
     outcome, a difference. ``differences`` returns the differing fields of two users.
     """
     user = source if isinstance(source, User) else target if isinstance(target, User) else None

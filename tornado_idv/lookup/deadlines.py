@@ -62,8 +62,8 @@ class DeadlineQueue(Generic[Key]):
 class Timeout:
     """A context manager that cancels its block at ``deadline``, and then raises `TimeoutError`.
 
-    ``deadline`` is a time of the loop's clock. As with `asyncio.timeout_at`, any other cancellation
-    raises `CancelledError`. ``queue`` must be a ``DeadlineQueue(Timeout.expire)``.
+    ``deadline`` is a time of the loop's clock. As with `asyncio.timeout_at`, a cancellation
+    by other code raises `CancelledError`. ``queue`` must be a ``DeadlineQueue(Timeout.expire)``.
     """
 
     __slots__ = ("_cancellations", "_deadline", "_queue", "_task", "expired")

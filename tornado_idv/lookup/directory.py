@@ -44,10 +44,10 @@ class Layer(Protocol):
 class Directory:
     """Looks users up in the cache, the configured backends and the ``idv_identify`` hook.
 
-    ``manager`` has the hooks of plugins. ``encode`` returns the response body for a user; ``None``
-    means "not found". ``accepts`` returns whether a response can contain a user. ``timeout`` limits
-    a lookup, in seconds. ``on_backend_result`` is called after every call of a backend. This
-    directory will `replace` the ``previous`` one. A backend that is in both directories keeps its
+    ``manager`` has the hooks of plugins. ``encode`` returns the response body for a user, or for
+    "not found" (``None``). ``accepts`` returns whether a user has valid identifiers. ``timeout``
+    limits a lookup, in seconds. ``on_backend_result`` is called after every call of a backend. This
+    directory will `replace` the directory ``previous``. A backend in both directories keeps its
     circuit breaker and its bulkhead. A lookup passes the ``layers`` in order, then the backends.
     """
 
@@ -73,9 +73,9 @@ class Directory:
         self.canaries = [canary for each in self.guards for canary in each.canaries.values()]
         most = min((each.backend.options.max_concurrent for each in self.guards), default=1)
         self.batch_slots = Bulkhead(max(1, most // 2))
-        """Limits concurrent lookups of batches to half of the largest ``max_concurrent``."""
+        """Limits lookups of all batches together to half of the smallest ``max_concurrent``."""
         self.batch_turn = asyncio.Lock()
-        """Held by a batch that pauses between two lookups, so that batches pause in turn."""
+        """A batch holds this lock while it pauses, so that only one batch pauses at a time."""
         self._chain = chain = Chain(manager, self.guards, cache, encode, timeout)
         if previous is None:
             self._follow_changes()
@@ -96,7 +96,7 @@ class Directory:
     async def find(self, query: Query) -> Answer:
         """Return the answer to a query. Raises `Unavailable` or `Broken` if the lookup fails.
 
-        *Not found* means "not known here" from every backend serving the query.
+        The answer is *not found* only if every backend for the query returns "not known here".
         """
         return self.get_cached(query) or await self.start(query)
 
@@ -108,7 +108,7 @@ class Directory:
         return answer
 
     def start(self, query: Query) -> asyncio.Future[Answer]:
-        """Start or join a lookup past the cache. Return a future for the result of `find`."""
+        """Return a future for an answer of the backends. Join the running lookup, or start one."""
         return self._single_flight.add(query)
 
     async def explain(self, query: Query) -> Explanation:
@@ -116,7 +116,7 @@ class Directory:
         return await self._chain.explain(query)
 
     def replace(self, previous: Directory, kept: Sequence[str]) -> None:
-        """Replace ``previous``, and take over the cached users of its backends named in ``kept``.
+        """Replace the directory ``previous``. Take over its cached users of the ``kept`` backends.
 
         Running lookups continue in ``previous``. Their answers are not cached in this directory.
         """
@@ -141,9 +141,9 @@ class Directory:
             await asyncio.wait(tasks)
 
     def observe(self, owner: str, lookups: Sequence[Observer], hits: Sequence[Observer]) -> None:
-        """Call ``lookups`` after each lookup past the cache, and ``hits`` after each cache hit.
+        """Call ``lookups`` after each lookup in the backends, and ``hits`` after each cache hit.
 
-        These functions replace earlier functions of the same ``owner``.
+        A further call with the same ``owner`` replaces the functions of the last call.
         """
         self._observers[owner] = lookups, hits
         self._of_lookups = [
@@ -164,9 +164,9 @@ class Directory:
             each.follow()
 
     def _purge_from(self, changed: str, *queries: Query) -> None:
-        """Purge answers of ``changed`` and of later backends, because ``changed`` has precedence.
+        """Purge answers of ``changed`` and later backends. Their users may now be in ``changed``.
 
-        With ``queries``, purge the answers of all backends, but only for these users.
+        With ``queries``, purge only the answers for the users of these queries, of all backends.
         """
         names = [guard.name for guard in self.guards]
         self.purge(Purge(() if queries else tuple(names[names.index(changed) :]), queries))

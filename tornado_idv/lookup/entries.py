@@ -35,12 +35,12 @@ class Entry(Struct, eq=False, gc=False):
 
 
 class Entries(Table[Entry]):
-    """Entries by the text of their query. Unlike a `Query`, a text caches its hash."""
+    """Entries by the text of a query, not by the `Query`, because a ``str`` caches its hash."""
 
     def __init__(self, size: int, counters: Counters) -> None:
         super().__init__(size, counters)
         self._same_user: list[dict[str, str | set[str]]] = [{} for _ in self._parts]
-        """For the text of a query, the texts of other queries with an entry of the same user.
+        """Maps the text of a query to the texts of other cached queries for the same user.
 
         `drop_user` needs them. A single text is a plain ``str``, because sets take more memory.
         """

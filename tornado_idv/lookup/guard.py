@@ -56,7 +56,7 @@ CallResult = Literal[
 ]
 """The result of a call. ``rejected`` means that the guard did not call the backend.
 
-``verified`` means that there was no call, but the backend made sure that lookups succeed."""
+``verified`` is a report by the backend itself, without a call, that lookups succeed again."""
 
 
 class NotCalled(Unavailable):
@@ -75,11 +75,11 @@ class BackendCall(Struct, frozen=True):
 class Guard:
     """Calls one configured backend for the directory.
 
-    Whatever the backend does, a lookup ends by its deadline. The result is the requested `User`,
-    "not known here", or an `Unavailable` or `Broken` with the name of the backend. ``accepts``
-    returns whether a response can contain a user. ``on_result`` is called with every `BackendCall`.
-    ``ttl`` is the time to live of users if the option ``cache_ttl`` is not set. ``timer`` returns
-    seconds. If a backend has several guards, only one of them ``listens`` to `on_available`.
+    A lookup is cancelled at its deadline. It returns the requested user or "not known here", or
+    raises `Unavailable` or `Broken` with the name of the backend. ``accepts`` returns whether a
+    user has valid identifiers. ``on_result`` is called with every `BackendCall`. ``ttl`` is the
+    maximum time to live of users if the option ``cache_ttl`` is not set. ``timer`` returns seconds.
+    A guard that ``listens`` becomes the listener of `on_available`; a backend has only one.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Guard:
             for kind in KINDS
             if kind in self._serves and (absent or kind in map(type, queries.values()))
         }
-        """The canaries by the kind of query they protect."""
+        """The `Canary` for each kind of query that has canaries."""
         self._judges_found = any(each.judges_found for each in self.canaries.values())
         self._folds_nicknames = options.folds_nicknames
         self._deadlines = DeadlineQueue(Timeout.expire)
@@ -137,7 +137,7 @@ class Guard:
         return self._bulkhead.in_use
 
     def record_steps(self) -> list[Step]:
-        """Return a list that will contain the steps of all later lookups."""
+        """Return a list to which all later lookups append each `Step`."""
         self._steps = []
         return self._steps
 
@@ -191,8 +191,8 @@ class Guard:
     ) -> Answer | None:
         """Return an answer from a server that has found the canaries. Raises `Unavailable`.
 
-        If the canaries were found only after ``answer``, look the user up again. The caller must
-        not hold a permit of the bulkhead, because the lookup of the canaries needs a permit.
+        Unless the canaries confirm ``answer``, look them up, and then look the user up again.
+        The caller must not hold a permit of the bulkhead, because these lookups need a permit.
         """
         canary = self.canaries.get(type(query))
         if canary is None or (answer is not None and answer.found and not canary.judges_found):

@@ -1,4 +1,4 @@
-"""Lookups past the cache. Concurrent callers with the same query share one running lookup.
+"""Lookups in the backends. Concurrent callers with the same query share one running lookup.
 
 A lookup runs in a separate task, so it continues after its first caller has left. Each caller has a
 separate future.
@@ -22,14 +22,14 @@ _MAX_REFRESHES = 4
 """Maximum concurrent refreshes. The number is small, to leave permits for lookups of clients."""
 _MAX_WAITING_REFRESHES = 1000
 LookUp = Callable[[Query, float], Coroutine[Any, Any, Answer]]
-"""Takes a query, and the minimum TTL (in s) of a shared cache's answer. Raises `LookupFailed`."""
+"""Looks up a query. A shared cache returns only answers with more than the given TTL (in s)."""
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
     """A running lookup and its callers. ``purges`` is the number of purges before its start.
 
-    Only a refresh has a ``min_ttl``; see `LookUp`.
+    ``min_ttl`` is the TTL that a refresh passes to `LookUp`. For other lookups it is ``None``.
     """
 
     query: Query
@@ -106,13 +106,13 @@ class SingleFlight:
         return [call.query for call in self._calls.values()]
 
     async def join(self) -> None:
-        """Wait for the end of all running lookups, including outdated ones."""
+        """Wait for the end of all running lookups, even of those that new callers do not join."""
         while self._tasks:
             done, _ = await asyncio.wait(self._tasks)
             self._tasks -= done  # a task cancelled before it began has not removed itself
 
     def _find(self, query: Query) -> _Call | None:
-        """Return the running call to join. After a purge or a timeout, return ``None``."""
+        """Return the running call or ``None``. Ignore a call that began before the last purge."""
         call = self._calls.get(query.text)
         return call if call is not None and call.purges == self._cache.purges else None
 

@@ -1,7 +1,7 @@
 """A table of values by text. The time of an operation does not grow with the number of values.
 
-A single dictionary of 1,000,000 entries would sometimes be resized, which takes 100 ms. To free it
-would take 300 ms.
+The values are in many small caches, because a single dictionary of 1,000,000 entries would block
+the event loop for 100 ms when it is resized, and for 300 ms when it is freed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Table(Generic[Value]):
     def parts(self) -> Iterator[Iterator[tuple[str, Value]]]:
         """Yield the texts and values of each small cache. LRU positions do not change.
 
-        The caller may put and remove values between two caches.
+        Before it takes the next small cache, the caller may put and remove values.
         """
         for number in range(self._number):
             if part := self._parts[number]:

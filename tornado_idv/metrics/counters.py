@@ -43,7 +43,6 @@ class Durations(Struct, eq=False):
 
     @property
     def count(self) -> int:
-        """The number of events."""
         return sum(self.buckets)
 
     def merge(self, record: Record) -> None:
@@ -81,7 +80,7 @@ class BackendCounters:
 
 _BY_WORD = ("auth_failures", "rate_limited", "cache_lookups", "refreshes", "reloads")
 _TOTALS = ("evictions", "log_dropped")
-"""Names of attributes of `Counters`: mappings from a word to a count, and plain counts."""
+"""Attributes of `Counters`: `_BY_WORD` are mappings of words to counts, `_TOTALS` are integers."""
 
 
 class Counters:
@@ -101,17 +100,17 @@ class Counters:
         self.evictions = 0
         self.refreshes: Counter[str] = Counter({"ok": 0, "failed": 0})
         self.backends: defaultdict[str, BackendCounters] = defaultdict(BackendCounters)
-        """Calls by name of the backend or other source. Names of other sources contain a space,
-        names of backends do not."""
+        """Calls by the name of a backend, or by "shared cache" or "shadow NAME". The name of a
+        backend contains no space, so the names differ."""
         self.counts: defaultdict[str, defaultdict[str, int]]
         self.counts = defaultdict(partial(defaultdict, int))
-        """Counts of other events, by the name of a backend or part, and by the name of an event."""
+        """Counts of events in features, by part (such as a shadow) and by the name of the event."""
         self.reloads: Counter[str] = Counter({"ok": 0, "failed": 0})
         """Reloads of the configuration by result."""
         self.last_reload_success = self.started_at
         """Unix time at which the current configuration was loaded."""
         self.log_dropped = 0
-        """Number of lost log lines at the last report of this process."""
+        """Number of lost log lines at the last call of `process_report`."""
         self.max_lag = 0.0
         """The longest delay of the event loop since `take_max_lag`, in seconds."""
 
