@@ -603,7 +603,7 @@ async def test_user_is_not_looked_up_for_ever_where_servers_take_turns(max_age: 
     asking = guard(both)
     both.hook = lambda query: setattr(both, "server", "b" if query.text == "@idv-canary" else "a")
     both.server = "b"
-    with pytest.raises(Unavailable, match="has not found the canary; others have") as failed:
+    with pytest.raises(Unavailable, match="has not found the canary; other servers have") as failed:
         await ask(asking, ByNickname("bob"))
     assert len(both.found_by) < 10
     assert failed.value.backend == "crm"
@@ -625,7 +625,7 @@ async def test_canaries_of_a_list_must_be_found_by_one_server() -> None:
     canaries = [BY_NICKNAME, {"nickname": "@new-canary"}]
     both = TwoServers({"a": (BIRD, TIT), "b": (BIRD, TIT)}, canary=canaries)
     both.hook = lambda query: setattr(both, "server", "b" if query.text == "@idv-canary" else "a")
-    with pytest.raises(Unavailable, match="has not found the canary; others have"):
+    with pytest.raises(Unavailable, match="has not found the canary; other servers have"):
         await ask(guard(both), ABSENT)
 
 

@@ -152,7 +152,7 @@ async def test_a_user_found_after_a_skipped_backend_is_remembered_for_a_shorter_
 async def test_a_query_that_no_backend_serves_is_unavailable(backends: list[FakeBackend]) -> None:
     error = await failure(directory(*backends))
     assert isinstance(error, Unavailable)
-    assert str(error) == "no backend answers ByNickname"
+    assert str(error) == "no backend serves ByNickname queries"
     assert counts(backends) == [0] * len(backends)
 
 

@@ -137,7 +137,7 @@ async def test_a_backend_whose_own_work_was_cancelled_is_broken() -> None:
     """The caller did not leave, and must hear an answer."""
     error = await failure(guard(FakeBackend(asyncio.CancelledError("alice"))))
     assert isinstance(error, Broken)
-    assert error.reason == "its own work was cancelled"
+    assert error.reason == "raised CancelledError by itself"
 
 
 @pytest.mark.parametrize(

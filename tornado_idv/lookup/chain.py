@@ -81,7 +81,7 @@ class Chain:
         deadline = asyncio.get_running_loop().time() + self._timeout
         calls: list[NamedCall] = self._hook(query=query, deadline=deadline)
         if not calls:
-            raise Unavailable(f"no backend answers {type(query).__name__}")
+            raise Unavailable(f"no backend serves {type(query).__name__} queries")
         skipped: LookupFailed | None = None
         ttl, storable = self._negative_ttls[type(query)], True
         try:

@@ -211,7 +211,7 @@ class Guard:
             if answer is not None and answer.found and not canary.judges_found:
                 break  # a found user needs no confirmation
         else:
-            raise Unavailable("the server that answered has not found the canary; others have")
+            raise Unavailable("the responding server has not found the canary; other servers have")
         if self._steps is not None:
             self._steps.append(Step("canary", canary.summary))
         return answer
@@ -276,7 +276,7 @@ class Guard:
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
-            raise Broken("its own work was cancelled") from None
+            raise Broken("raised CancelledError by itself") from None
         except (Exception, SystemExit) as error:
             raise Broken(f"failed with {type(error).__name__}") from error
         return self._as_answer(found, query)

@@ -233,7 +233,7 @@ async def _bounded(seconds: float, call: Awaitable[ResultT]) -> ResultT:
     except asyncio.CancelledError:
         if is_cancelled():
             raise
-        raise Broken("its own work was cancelled") from None
+        raise Broken("raised CancelledError by itself") from None
 
 
 def _failure_reason(error: Exception) -> str:
