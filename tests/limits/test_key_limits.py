@@ -149,7 +149,7 @@ def test_log_only_refuses_nothing_and_logs_once_a_minute(
         limits.charge_miss()
         clock.now += 1
     assert [record.getMessage() for record in caplog.records] == [
-        "key shop exceeds its misses (2/hour): without log_only its lookups would get 429"
+        "key shop exceeds its limit of misses (2/hour): without log_only its lookups would get 429"
     ] * 2
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 

@@ -54,7 +54,7 @@ def test_misses_that_are_logged_only_refuse_nothing(
         assert [by_card(client, f"400{i}").status for i in range(9)] == [404] * 9
     messages = [record.getMessage() for record in caplog.records if "misses" in record.msg]
     assert messages == [
-        "key cards exceeds its misses (3/hour): without log_only its lookups would get 429"
+        "key cards exceeds its limit of misses (3/hour): without log_only its lookups would get 429"
     ]
 
 

@@ -1,6 +1,6 @@
 """An HTTP/1.1 server for a `tornado.web.Application`. Responses must fit into memory.
 
-The server does not depend on keys, users, JSON or log formats. Its caller passes two functions: one
-serves known requests (the fast path), and one renders the responses to rejected requests. Requests
-with ambiguous framing are rejected (RFC 9112, section 11.2).
+The caller passes two functions. The fast path serves requests without the application. The other
+function renders the responses to rejected requests. So the server does not depend on keys, users,
+JSON or log formats. Requests with ambiguous framing are rejected (RFC 9112, section 11.2).
 """

@@ -9,8 +9,8 @@ from tornado_idv.http.errors import HttpError
 
 _MAX_LINE = 256
 _MAX_FRAMING = 16 * 1024
-"""Maximum total bytes of the chunk-size lines of a body, without line ends. The limit is equal to
-the default ``server.max_body``, so a body of this size may consist of one-byte chunks."""
+"""Maximum total bytes of the chunk-size lines of a body, without line ends. The size line of a
+one-byte chunk has one byte. So a body of the default ``server.max_body`` may have 16,384 chunks."""
 _MAX_TRAILERS = 1024
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t -~]*)?")
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")

@@ -32,15 +32,15 @@ from tornado_idv.http.serving import KnownRequest, Match, Pending, ServerContext
 _MAX_UNSENT = 16 * 1024
 """Maximum bytes of unsent responses per client. Above this, the client's next request waits."""
 _LINGER_TIMEOUT = 1.0
-"""Seconds to discard input after the last response. If a connection is closed with unread input, it
-is reset, and the reset may overtake the response (RFC 9112, section 9.6). During a drain, a new
-client has the same time to send its first request."""
+"""Seconds to read and discard input after the last response. If a connection is closed with unread
+input, TCP resets it, and the reset may overtake the response (RFC 9112, section 9.6). During a
+drain, this is also the maximum time for the first request of a new client."""
 
 
 class Connection(asyncio.Protocol, ResponseSink):
     """The protocol of one client connection. Pipelined requests wait in the parser.
 
-    The connection table calls `on_timeout` at the time ``deadline`` of the loop's clock.
+    When the loop's clock has passed ``deadline``, the connection table calls `on_timeout`.
     """
 
     def __init__(self, context: ServerContext) -> None:
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol, ResponseSink):
     def on_timeout(self) -> None:
         """Close the connection of a client that was too slow to send or to read.
 
-        If a complete request is queued, start it instead. For an incomplete request, send 408.
+        Start a queued request, because its client was not slow. An incomplete request gets 408.
         """
         if self.state is CLOSING or self._blocked:
             self._transport.abort()
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol, ResponseSink):
                 self._reject(HTTPStatus.REQUEST_TIMEOUT)
 
     def update_serving(self) -> None:
-        """Apply the current `Serving` of the server to the next request.
+        """Use the server's latest application and limits from the next request on.
 
         A request in progress completes in the application that received it.
         """
@@ -189,9 +189,9 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._exchange.close_after_response()
 
     def drain(self) -> None:
-        """Close after the current request. Close an idle connection immediately.
+        """Close after the current request. If there is none, close immediately.
 
-        An idle connection without a response so far gets `_LINGER_TIMEOUT` for its first request.
+        But a client that has sent no request so far gets `_LINGER_TIMEOUT` seconds to send one.
         """
         self._draining = True
         self._match = None  # responses of the fast path leave the connection open
@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             self._bound_read_ahead()
 
     def _serve_buffered(self) -> bool:
-        """Serve the next buffered request by the fast path. Return false for an unknown head."""
+        """Serve the next buffered request by the fast path. Return whether this is possible."""
         buffer = self._parser.buffer
         match = None if self._eof or self._parser.head is not None else self._match
         known = match(buffer) if match is not None else None
@@ -276,9 +276,9 @@ class Connection(asyncio.Protocol, ResponseSink):
         return True
 
     def _start_next(self) -> None:
-        """Queue the next request, or serve an authenticated client by the fast path.
+        """Start the next request, by the fast path (authenticated clients only) or by a queue.
 
-        If the head is incomplete, call `resume` without the queue, because it only checks the head.
+        An incomplete head is not queued, because `resume` only checks its size and line ends.
         """
         if not self._parser.has_head:
             self.resume()

@@ -19,7 +19,7 @@ class State(Enum):
 
         IDLE -> READING -> RESPONDING -> IDLE
                    ^            ^  |
-                   +--> QUEUED -+<-+            pipelined, or not on the fast path
+                   +--> QUEUED -+<-+
         every state -> CLOSING -> CLOSED
 
     Two conditions are independent of the state: the client does not read (`pause_writing`), and
@@ -31,7 +31,7 @@ class State(Enum):
     READING = auto()
     """A request is arriving, or waits until the client has read the previous response."""
     QUEUED = auto()
-    """A request waits in a fair queue."""
+    """A request waits in a fair queue: it is pipelined, or the fast path does not serve it."""
     RESPONDING = auto()
     """A request is being handled."""
     CLOSING = auto()
@@ -58,9 +58,9 @@ class HttpLimits:
     """Limits of an HTTP server in bytes, seconds and connections.
 
     ``keep_alive_timeout`` is the maximum time between two requests, by default ``idle_timeout``.
-    With ``replace_idle``, a new connection above ``max_connections`` replaces the oldest connection
-    without a complete request. If every connection has a request, or without ``replace_idle``, the
-    new connection is rejected. ``warning`` is the log message when the maximum is reached.
+    Above ``max_connections``, a new connection is rejected. With ``replace_idle``, the oldest
+    connection without a complete request is closed instead; if every connection has a complete
+    request, the new one is rejected. ``warning`` is the log message when the maximum is reached.
     """
 
     max_body: int = 16 * 1024
@@ -85,12 +85,12 @@ _log = logging.getLogger(__name__)
 _MAX_REJECTED = 64
 """Maximum number of rejected connections that stay open until their clients close them."""
 _SWEEP_INTERVAL = 0.1
-"""Seconds between checks of all deadlines. Such checks cost less than a timer per connection."""
+"""Seconds between checks of all deadlines. They cost less than a timer per connection."""
 _EXPIRE_BATCH = 2
 """Maximum connections closed by one call of `_sweep`. The number is small, because many clients may
 time out together, and to close a connection costs as much as several responses."""
 _EXPIRE_PAUSE = 0.001
-"""Seconds to the next `_sweep` if expired connections remain. This spreads reconnections."""
+"""Seconds to the next `_sweep` if more connections are expired. So clients reconnect gradually."""
 
 
 class TimedConnection(Protocol):
@@ -103,7 +103,7 @@ class TimedConnection(Protocol):
         """Called by the table after the deadline has passed."""
 
     def update_serving(self) -> None:
-        """Apply the current `Serving` of the server to the next request."""
+        """Use the server's latest application and limits from the next request on."""
 
     def drain(self) -> None:
         """Close after the current request."""
@@ -142,7 +142,7 @@ class ConnectionTable:
         return not is_full or idle is not None
 
     def update(self, limits: HttpLimits) -> None:
-        """Change the limits, and let each connection use the current `Serving`."""
+        """Change the limits, and call `update_serving` of each connection."""
         self._limits = limits
         for connection in self._connections:
             connection.update_serving()
@@ -156,7 +156,7 @@ class ConnectionTable:
 
     @property
     def overloaded(self) -> bool:
-        """Return whether to close a rejected connection immediately, before its client does."""
+        """Return whether to close rejected connections without waiting for their clients."""
         return self._limits.replace_idle or len(self._rejected) > _MAX_REJECTED
 
     def unregister(self, connection: TimedConnection) -> None:
@@ -180,7 +180,7 @@ class ConnectionTable:
             connection.abort()
 
     def _oldest_idle(self) -> TimedConnection | None:
-        """Return the oldest connection without a complete request, else the oldest closing one."""
+        """Return the oldest IDLE or READING connection. Without one, the oldest in CLOSING."""
         for states in ((IDLE, READING), (CLOSING,)):
             for each in self._connections:
                 if each.state in states and each not in self._rejected:

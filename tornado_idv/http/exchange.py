@@ -24,8 +24,8 @@ _SPELLING = {
     "Ratelimit": "RateLimit",
     "Ratelimit-Policy": "RateLimit-Policy",
 }
-"""Header names as Tornado's `HTTPHeaders` spells them, with their spelling in responses. Tornado
-changes upper and lower case, but clients may depend on the spelling of earlier versions."""
+"""The spelling of header names by Tornado's `HTTPHeaders`, and the spelling to send. Clients may
+depend on the upper and lower case that earlier versions of this service sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Peer:
 
 
 class ResponseSink(Protocol):
-    """The interface of a connection for its exchange."""
+    """The methods of a connection that an `Exchange` and the fast path call."""
 
     def send(self, data: bytes) -> Future[None]:
         """Write bytes. Return a completed future, because Tornado expects a future."""
@@ -120,7 +120,7 @@ class Exchange(HTTPConnection):
     ) -> Future[None]:
         """Send the head of a response and the first part of its body.
 
-        A body without ``Content-Length`` ends with the connection (RFC 9112, section 6.3).
+        Without ``Content-Length``, the body ends when the connection closes (RFC 9112, 6.3).
         """
         if not isinstance(start_line, ResponseStartLine):
             raise TypeError("a response starts with a ResponseStartLine")

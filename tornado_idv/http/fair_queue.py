@@ -1,19 +1,20 @@
 """Fair queues limit the number of waiting requests that start per event-loop iteration.
 
 A thousand clients may pipeline, or send batches or invalid requests. Without a limit, an iteration
-would then handle a thousand requests, and a new client would wait for several iterations. So the
-queue of authenticated clients starts requests for `AUTHENTICATED_BUDGET` seconds per iteration, and
-the rest in later iterations. This queue holds pipelined requests, and those not on the fast path.
+would then handle a thousand requests, and a new client would wait for several iterations.
+
+The queue of authenticated clients holds pipelined requests, and requests not served by the fast
+path. It starts requests for `AUTHENTICATED_BUDGET` seconds per iteration.
 
 The queue of connections without a valid key starts one request per iteration, and one more for each
-millisecond that the iteration has taken. A rejected request takes about 0.2 ms, but mostly in a
-later iteration, so the queue cannot measure this time. At this rate, a flood of invalid keys takes
-only a fraction of the time of a busy service, and new clients do not starve in long iterations.
+millisecond of the iteration. It has no budget, because it cannot measure its requests: each takes
+about 0.2 ms, but mostly in a later iteration. A flood of invalid keys takes only a fraction of the
+time of a busy service. If iterations are long, new clients still do not starve.
 
 The connections without a valid key form two classes, served alternately. A *new* connection has no
-response yet. A *rejected* connection had no valid key in its last request. A connection waits for
-the earlier connections of its class, and for as many of the other class. So any number of rejected
-connections delays a new connection by one request, and rejected connections do not starve either.
+response yet. A *rejected* connection had no valid key in its last request. If both classes wait,
+each gets every second turn. So any number of rejected connections delays a new connection by one
+request, and rejected connections do not starve either.
 
 There is one gap. Clients that open a new connection for every guess are all in the class *new*. The
 next new client waits for all of them, at most ``server.max_connections``. Clients that share
@@ -31,7 +32,7 @@ from collections.abc import Callable, Iterator
 AUTHENTICATED_BUDGET = 0.001
 UNAUTHENTICATED_RATE = 1000
 _MAX_ELAPSED = 0.05
-"""Maximum seconds counted per iteration, because the process may be suspended meanwhile."""
+"""Maximum seconds of an iteration to count, because a suspended process measures a long time."""
 
 
 Resume = Callable[[], object]
@@ -42,9 +43,9 @@ _Waiters = OrderedDict[Resume, None]
 class FairQueue:
     """Resumes waiting connections in each loop iteration, by order of arrival within each class.
 
-    Each iteration resumes one waiter, and ``rate`` more for each second since this iteration was
-    scheduled. If this takes less than ``budget`` seconds, it resumes waiters for the rest of this
-    time. It resumes no waiter twice. ``timer`` returns seconds.
+    A run resumes one waiter, and ``rate`` more for each second since the run was scheduled. If this
+    takes less than ``budget`` seconds, it resumes further waiters until the budget is used. It
+    resumes at most as many waiters as there are at its start. ``timer`` returns seconds.
     """
 
     def __init__(
@@ -65,9 +66,9 @@ class FairQueue:
         self._scheduled_at = 0.0
 
     def enqueue(self, resume: Resume, *, rejected: bool = False) -> None:
-        """Call ``resume`` once, after all waiters that are now in its class (``rejected``).
+        """Add ``resume`` to the end of its class: ``rejected`` or new. It is called once, later.
 
-        A waiting ``resume`` keeps its position. It must not be enqueued in the other class.
+        If ``resume`` already waits, it keeps its position. It must not wait in both classes.
         """
         self._classes[rejected].setdefault(resume)
         if not self._scheduled:
@@ -100,7 +101,7 @@ class FairQueue:
                 self._schedule()
 
     def _turns(self) -> Iterator[_Waiters]:
-        """Yield the two classes alternately, each as often as it has waiters at the start."""
+        """Yield the two classes alternately, each once per waiter that it has at the start."""
         left = [len(waiters) for waiters in self._classes]
         while any(left):
             self._turn = 1 - self._turn

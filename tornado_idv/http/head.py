@@ -94,7 +94,7 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
 
 
 class _Headers(HTTPHeaders):
-    """Header fields, validated by llhttp. `HTTPHeaders.add` validates only repeated names again."""
+    """Header fields validated by llhttp. `add` validates again, so only repeated names use it."""
 
     def on_header(self, field: bytes, value: bytes) -> None:
         name, text = field.decode("ascii"), value.rstrip(b" \t").decode("latin-1")

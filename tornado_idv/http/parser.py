@@ -19,7 +19,7 @@ class RequestParser:
         self.head: RequestHead | None = None
         """The head of the current request, until its body has been read."""
         self.buffer = bytearray()
-        """Received bytes after `head`, or after the previous request."""
+        """Received bytes that are not parsed yet."""
         self.max_body = max_body
         self._head_size = 0  # size of the next head; 0 before its end has arrived
         self._searched = 0  # bytes of the buffer already searched for the end of the head
@@ -32,7 +32,7 @@ class RequestParser:
 
     @property
     def has_started(self) -> bool:
-        """Return whether a request has begun to arrive. The CR of an empty line does not count."""
+        """Return whether a request has begun to arrive. Empty lines before it do not count."""
         return self.head is not None or (bool(self.buffer) and self.buffer != b"\r")
 
     @property
@@ -60,8 +60,7 @@ class RequestParser:
     def read_body(self) -> bytes | None:
         """Return the body of `head`, or ``None`` if it is incomplete.
 
-        After a complete body, the next head can be read. Raises `HttpError` for a malformed chunked
-        body.
+        After a complete body, the next head can be read. Raises `HttpError` for malformed chunks.
         """
         if self.head is None:
             return None

@@ -25,13 +25,14 @@ _SEND_BUFFER = 64 * 1024
 """Size of the kernel's send buffer per connection. The default is megabytes, so a client that never
 reads would fill the buffer with ten thousand responses."""
 _RECEIVE_BUFFER = 16 * 1024
-"""Minimum size of the kernel's receive buffer per connection; a larger ``max_body`` raises it. One
-read returns up to 1.5 times this size (Linux 6). The server checks limits only after a read."""
+"""Minimum size of the kernel's receive buffer per connection; a larger ``max_body`` raises it. The
+size bounds memory: the server checks its limits only after a read, and a read returns up to 1.5
+times this size (Linux 6)."""
 _MAX_HANDSHAKES = 1000
 """Maximum number of TLS handshakes in progress."""
 _HANDSHAKE_TIMEOUT = 3.0
 _HANDSHAKES_ABOVE_LIMIT = 16
-"""Number of handshakes above ``max_connections``, so that rejected TLS clients can get a 503."""
+"""Handshakes allowed above ``max_connections``. A TLS client gets a 503 only after a handshake."""
 
 
 class HttpServer:
@@ -85,8 +86,8 @@ class HttpServer:
     def replace(self, serving: Serving, tls: ssl.SSLContext | None = None) -> None:
         """Change the application and the limits, from the next request on.
 
-        Open connections stay open. Requests in progress complete in the old application. ``tls`` is
-        the context for new connections of a server with TLS.
+        Open connections stay open. Requests in progress complete in the old application. With
+        ``tls``, new TLS connections use this context.
         """
         self._context.serving = serving
         self._connections.update(serving.limits)

@@ -48,7 +48,7 @@ class KnownRequest(Protocol):
 
 
 Match = Callable[[bytes | bytearray], KnownRequest | None]
-"""A function that returns the request at the start of the bytes; ``None`` for an unknown head."""
+"""A function that recognizes the request at the start of the bytes, or returns ``None``."""
 FastPath = Callable[[Peer], Match]
 """A function that returns the `Match` for a new connection."""
 Reject = Callable[[HTTPStatus, str], bytes]
@@ -60,8 +60,8 @@ are the status and the peer's address."""
 class Serving:
     """An application and its limits.
 
-    ``fast_path`` serves requests with a known head without the application. With ``keep_alive``, a
-    connection stays open after a response if the client permits this.
+    If ``fast_path`` recognizes the head of a request, it responds in place of the application. With
+    ``keep_alive``, a connection stays open after a response if the client permits this.
     """
 
     app: HTTPServerConnectionDelegate
@@ -80,10 +80,10 @@ class ServerContext:
     loop: AbstractEventLoop
     connections: ConnectionTable
     authenticated: FairQueue
-    """The queue of authenticated clients: pipelined requests, and those not on the fast path."""
+    """For authenticated clients: pipelined requests, and requests not served by the fast path."""
     unauthenticated: FairQueue
     written: Future[None]
-    """The completed future that each write returns, so no handler waits for the client to read."""
+    """Each write returns this completed future, so handlers do not wait for slow clients."""
 
     def leave_queues(self, resume: Resume) -> None:
         """Remove a connection from both queues."""

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _ACCEPT_BATCH = 8
 """Maximum connections accepted per iteration, because a burst must not delay other traffic."""
 _RETRY_AFTER = 1.0
-"""Seconds from a failed `accept`, such as without free descriptors, to the next attempt."""
+"""Seconds to wait after a failed `accept`, for example if no file descriptor is free."""
 _READ_BUFFER = 16 * 1024
 """Maximum bytes that TLS buffers while a connection does not read. asyncio's default is 256 KiB."""
 

@@ -19,7 +19,7 @@ _ENTRY = re.compile(
 """An entry: IPv4 or bracketed IPv6, both with an optional port, or plain IPv6. No zones."""
 
 UNIX = "unix:"
-"""The text that stands for the address of a client of a Unix socket, as in nginx."""
+"""In place of an address, for all clients of Unix sockets. nginx uses the same text."""
 _MAX_ENTRY = 64
 """Maximum characters of an entry. An address with its port is shorter."""
 _MAX_ENTRIES = 100

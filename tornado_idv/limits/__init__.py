@@ -2,9 +2,9 @@
 
 The algorithm is GCRA (generic cell rate algorithm). It stores one number for each limit, the
 *theoretical arrival time* (TAT), in seconds of a monotonic clock. Each event moves the TAT forward
-by one interval. An event is allowed while the TAT is less than a whole burst ahead of the clock. So
-a limit allows a burst of its whole count, and then one event per interval. As a float, the TAT is
-exact to 15 ns for the first four years of uptime.
+by one interval. A limit of 100 events allows an event while the TAT is at most 99 intervals ahead
+of the clock. So it allows a burst of 100 events, and then one event per interval. As a float, the
+TAT is exact to 15 ns for the first four years of uptime.
 
 The library `limits` (5.8, in memory) takes 7 to 16 times as long for one decision. In that time,
 the fast path sends a whole response (docs/reference/limits.md has the figures).

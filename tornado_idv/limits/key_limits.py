@@ -1,4 +1,4 @@
-"""The limits of keys: requests, and misses (lookups without a user, with 404 or 422).
+"""The limits of keys: requests, and misses (lookups that return 404 or 422).
 
 Each key id has a place in a table of fixed size. Every process finds the same place by a hash of
 the key id. A place is never reused for another key id. The table is full after 262,144 key ids
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _CAPACITY = 262_144
 """Number of places for key ids in the table. Unused places take no memory."""
 _MAX_PROBES = 1024
-"""Maximum number of places in the table to try for a key id, while other key ids occupy them."""
+"""Maximum number of places to try for a key id, if the first places belong to other key ids."""
 _FIELDS = 3
 """Numbers in each place of the table: hash of the key id, TAT of requests, TAT of misses."""
 _LOG_INTERVAL = 60.0
@@ -33,7 +33,7 @@ _LOG_INTERVAL = 60.0
 
 
 class Limit:
-    """A named rate. An event is allowed while its TAT is at most ``tolerance`` ahead of the clock.
+    """A named rate. An event is allowed while the TAT is at most ``tolerance`` ahead of the clock.
 
     ``interval`` and ``tolerance`` are in seconds.
     """
@@ -114,8 +114,8 @@ class KeyLimits(Struct, eq=False):
     def bound_wait(self) -> None:
         """Reduce the TATs, so that the key waits for at most one interval of its limits.
 
-        Before a reload, a stricter limit may have moved the TATs so far ahead that they would block
-        the key for a long time. The present limits never move a TAT beyond this bound.
+        After a reload, the TATs may still be far ahead, because a stricter limit has moved them.
+        They would block the key for a long time. Without a reload, no wait exceeds one interval.
         """
         for at, limit in enumerate((self.requests, self.misses), self.at):
             if limit is not None:
@@ -145,7 +145,8 @@ class KeyLimits(Struct, eq=False):
             if now >= self.logged_until:
                 self.logged_until = now + _LOG_INTERVAL
                 _log.warning(
-                    "key %s exceeds its misses (%s): without log_only its lookups would get 429",
+                    "key %s exceeds its limit of misses (%s): "
+                    "without log_only its lookups would get 429",
                     self.key.id,
                     format_rate(misses.limit.rate),
                 )

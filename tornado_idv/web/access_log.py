@@ -24,7 +24,7 @@ from tornado_idv.web.response import CacheResult, Result
 
 Ids = Literal["none", "hash", "full"]
 SubjectOf = Callable[[str], str]
-"""A function that takes the text of a query, and returns the name of its user for the log."""
+"""A function that takes the text of a query, and returns the name of the user in the log."""
 
 _FLUSH_INTERVAL = 0.1
 """Seconds to collect lines before a write, because a write costs as much as several responses."""
@@ -174,9 +174,9 @@ def record_response(
 def make_subject_of(ids: Ids) -> SubjectOf | None:
     """Return a function for the names of users in the log, or ``None`` to omit users.
 
-    The name is the text of the query, or a keyed hash of the text. At each start of the service,
-    the key is random. Without a secret key, a reader of the log could find nicknames and card
-    numbers, because the hashes of guesses would match.
+    With ``full``, the name is the text of the query. With ``hash``, it is a keyed hash of the text.
+    The key is random for each start of the service. Without a secret key, a reader of the log could
+    compute the hashes of guessed nicknames and card numbers, and find them in the log.
     """
     if ids == "none":
         return None

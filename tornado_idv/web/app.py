@@ -50,7 +50,8 @@ OWN_ROUTES = tuple(
 def all_routes(settings: Settings) -> list[Route]:
     """Return the routes of the core and of the features for these settings.
 
-    A feature gets the earlier routes. A new route replaces an earlier route with the same path.
+    A feature receives the routes of the core and of the features before it. Its own routes replace
+    routes with the same path.
     """
     routes = {each.path: each for each in OWN_ROUTES}
     for place in filter(None, (each.routes for each in FEATURES)):
@@ -67,7 +68,7 @@ def make_api(
     known_heads: KnownHeads | None = None,
     **settings: Any,
 ) -> Application:
-    """Return the application: the API and the health check. Its handlers fill ``known_heads``."""
+    """Return the application. Its handlers add heads of accepted requests to ``known_heads``."""
     arguments = {"api": api}
     rules: list[tuple[str, type[ApiHandler], dict[str, Any]]] = [
         (

@@ -59,7 +59,7 @@ class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
         return limits
 
     def learn_head(self, operation: Operation, read: Read) -> None:
-        """Let the fast path learn the head of the accepted request."""
+        """Let the fast path recognize the head of the accepted request in later requests."""
         heads: KnownHeads | None = self.settings.get("known_heads")
         connection = self.request.connection
         if heads and self.key_id and isinstance(connection, Exchange):

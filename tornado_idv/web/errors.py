@@ -66,7 +66,7 @@ class ApiException(HTTPError):
 
 REASONS: Mapping[ApiError, Mapping[str, str]] = {
     ApiError.MEDIA_TYPE: {
-        "content_type": "the body is declared as something else than JSON in UTF-8",
+        "content_type": "Content-Type must be JSON in UTF-8",
         "content_encoding": "the body must not be compressed",
     },
     ApiError.FORMAT: InvalidFormat.REASONS,
@@ -82,7 +82,7 @@ _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
     LookupFailed: ApiError.UNAVAILABLE,
 }
 BY_STATUS = {error.status: error for error in reversed(ApiError)}
-"""By HTTP status, the error for a request that the HTTP server rejects (503: `OVERLOADED`)."""
+"""The error for each HTTP status of a rejection by the HTTP server. For 503: `OVERLOADED`."""
 
 
 def rate_limited(exceeded: Exceeded) -> ApiException:

@@ -20,7 +20,7 @@ from tornado_idv.web.lookups import ApiContext, log_unexpected, result_of_error
 from tornado_idv.web.response import ECHOED, FIELDS, Result, new_request_id, valid_request_id
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Methods logged by name. Any other method is arbitrary text from the client."""
+"""Methods logged by name. Any other method is arbitrary text, so it is logged as ``other``."""
 
 
 @stream_request_body

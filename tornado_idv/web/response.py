@@ -17,7 +17,7 @@ from msgspec import Struct
 CacheResult = Literal["hit", "shared", "miss", "stale", "coalesced"]
 
 FIELDS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-"""Header fields of every response from handlers, the fast path, and for rejected requests."""
+"""Header fields of every response, also from the fast path and for rejected requests."""
 _FIELD_LINES = "".join(f"{name}: {value}\r\n" for name, value in FIELDS.items())
 REQUEST_ID = r"[A-Za-z0-9_.\-]{1,64}"
 """Pattern of an accepted ``X-Request-ID``. Such an id is short, and safe in headers and logs."""

@@ -1,1 +1,1 @@
-"""The fast path serves requests with a known head without the handlers."""
+"""If the fast path recognizes the head of a request, it responds in place of the handlers."""

@@ -32,8 +32,8 @@ CARRIED = (
     "traceparent",
     "tracestate",
 )
-"""Header fields whose value is read from each request. A field that is neither here nor in
-`SIGNIFICANT` has no effect, so a template matches any valid value (for ``Host`` a usual value)."""
+"""Header fields whose value is read from each request. A field in neither this list nor
+`SIGNIFICANT` has no effect, so a template matches any valid value of the field."""
 _NEVER = (
     *("expect", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"),
     "x-idv-past-cache",
@@ -50,12 +50,12 @@ _COMPILING = Limit("templates", Rate(32, 4.0))
 """The rate of compilations for one key: 32 in a burst, then 8 per second. A compilation takes up to
 one millisecond."""
 _MAX_SEEN = 10_000
-"""The maximum number of shapes (see `shape_of`) without a template whose heads are counted."""
+"""The maximum number of shapes to count (see `shape_of`). Shapes with a template do not count."""
 
 _HEAD_END = b"\r\n\r\n"
 _VALUE = rb"[\t -~\x80-\xff]*+"
 _VALID = rb"[ \t]*+(?:%b[ \t]*+|" + _VALUE + rb")"
-"""Matches any value. If the pattern inserted for ``%b`` does not match, its groups are ``None``."""
+"""Matches any value. If the pattern in place of ``%b`` does not match, its groups are ``None``."""
 _ID = _VALID % b"(%b+)" % REQUEST_ID.encode()
 _ANY = re.compile(_VALUE)
 _PATTERNS = {
@@ -79,10 +79,10 @@ _Meaning = TypeVar("_Meaning")
 class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
     """A compiled template. ``start`` is the request line, ``pattern`` matches the header fields.
 
-    The attributes ``token`` to ``tracestate`` are the numbers of the groups that match the values
-    of header fields, or 0 for an absent field. ``echoed`` is for ``X-IDV-Request-ID``;
-    ``traceparent`` is the first of two groups. For an invalid id or ``traceparent``, the groups are
-    ``None``. ``meaning`` is data of the caller.
+    Each attribute from ``token`` to ``tracestate`` is the number of the group that matches a value
+    of a header field. Without the field, it is 0. ``echoed`` is the group of ``X-IDV-Request-ID``.
+    ``traceparent`` is the first of two groups (trace id, flags). A group is ``None`` if its id or
+    ``traceparent`` is invalid. ``meaning`` is an object of the caller.
     """
 
     start: bytes
@@ -105,16 +105,13 @@ class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
 
 
 def shape_of(data: bytes | bytearray) -> int | None:
-    """Return a hash of the fixed parts of the head at the start of ``data``.
-
-    For an incomplete head, return ``None``.
-    """
+    """Return a hash of the fixed parts of the head, or ``None`` for an incomplete head."""
     end = data.find(_HEAD_END, 0, MAX_HEAD)
     return None if end < 0 else hash(b"".join(_DROPPED.split(data[:end], _MAX_FIELDS)))
 
 
 def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Meaning] | None:
-    """Return the template of an accepted head, or ``None`` for an unsuitable head."""
+    """Return the template of an accepted head, or ``None`` if only the handlers may serve it."""
     start = head.data.find(b"\r\n") + 2
     fields = head.data[start : -len(_HEAD_END)].split(b"\r\n")
     is_absolute = b"://" in head.data[: head.data.find(b"/") + 2]
@@ -163,7 +160,7 @@ class HeadTemplates(Generic[_Meaning]):
         self._by_shape: OrderedDict[int | None, HeadTemplate[_Meaning]] = OrderedDict()
         """Templates by shape, the least recently found first."""
         self._seen: OrderedDict[int, int] = OrderedDict()
-        """Number of accepted heads by shape without a template, the least recent shape first."""
+        """For each shape without a template: the number of accepted heads. Latest shape last."""
         self._tats: dict[str, float] = {}
         """State of the rate limit: the theoretical arrival time of compilations, by key id."""
 

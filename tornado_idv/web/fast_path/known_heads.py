@@ -1,13 +1,13 @@
-"""Known heads: a request like an earlier, accepted request skips the parser and the handlers.
+"""Known heads: most requests that match a head template are served without the handlers.
 
 A request head is recognized by a template, a key by its token's digest, and a query by the bytes of
-its body. Answers are not kept here: they come from the `Directory`. The other duties of the
-handlers are done here as well: the limits are charged, observers are called, the response is
-counted and gets a request id, the access log gets its line. The handlers get requests with an
-invalid key or body, requests over a limit, and batches with an uncached item.
+its body. Answers are not stored in this module: they come from the `Directory`. In place of the
+handlers, this module charges the limits, adds a request id, and counts and logs the response. The
+handlers serve requests with an invalid key or body, requests over a limit, and batches with an
+uncached item.
 
-A body is stored when its answer comes from the cache. A client that guesses rarely repeats a body,
-so its bodies are rarely stored, and do not evict others.
+A parsed body is stored if the cache contains its answer. A client that guesses rarely repeats a
+body, so its bodies are rarely stored, and do not evict the bodies of other clients.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_BODIES = 20_000
 
 
 class KnownBody(Struct, frozen=True, gc=False):
-    """A parsed body. The function ``answer`` answers ``query``; ``subject`` is the user in logs."""
+    """A parsed body. ``answer`` looks up its ``query``. ``subject`` is the user in logs."""
 
     query: Any
     subject: str | None = None
@@ -50,7 +50,7 @@ class KnownBody(Struct, frozen=True, gc=False):
 
 
 Read = Callable[[ApiContext, Operation, ApiKey, bytes], KnownBody | None]
-"""Parses a body for the fast path. After ``None`` or `InvalidFormat`, handlers get the request."""
+"""Parses a body. For ``None`` or a raised `InvalidFormat`, the handlers serve the request."""
 
 
 class _Meaning(Struct, frozen=True, eq=False):
@@ -128,9 +128,9 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
     match: re.Match[bytes]
 
     def respond(self, data: bytes, sink: ResponseSink) -> bytes | PendingResponse | None:
-        """Return the response to the request ``data``, or the response of a lookup that was begun.
+        """Return the response to the request ``data``, or a pending response for a lookup.
 
-        Return ``None`` for a request left to the handlers: it is not charged, counted or logged.
+        ``None`` means that the handlers must serve the request. It is then not charged or logged.
         """
         started_at = monotonic()
         api, template, match = self.heads.api, self.template, self.match
