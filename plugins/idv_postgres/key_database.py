@@ -201,8 +201,8 @@ class KeyDatabase:
         ((version,),) = rows
         if version != _VERSION:
             raise KeyStoreError(
-                f"{self.name}: the key store was written by another tornado-idv (version "
-                f"{version} of its schema, this one knows {_VERSION})"
+                f"{self.name}: the key store has schema version {version}, but this tornado-idv "
+                f"supports only version {_VERSION}"
             )
 
     def create(self) -> bool:

@@ -96,7 +96,7 @@ def test_revoked_key_does_not_stay_valid_if_the_file_is_overwritten_during_a_rea
     with monkeypatch.context() as patch:
         patch.setattr(store_file._Database, "changed_rows", overwrite_the_rest)
         assert not followed.poll()
-        assert "overwritten while it was read" in str(followed.follower.error)
+        assert "overwritten during a read" in str(followed.follower.error)
     assert followed.poll()
     assert followed.rejection("shop") == "revoked"
     assert followed.rejection("partner") is None
@@ -227,7 +227,7 @@ def test_key_without_a_token_leaves_all_keys_in_force(followed: Followed) -> Non
     """Whether it was damaged could not be determined."""
     execute(followed.path, "DELETE FROM tokens WHERE id = 'shop'")
     assert not followed.poll()
-    assert followed.follower.error == f"{followed.path}: a key in it is not valid: it has no token"
+    assert followed.follower.error == f"{followed.path}: a key in the key store has no token"
     assert followed.rejection("shop") is None
 
 
@@ -393,8 +393,8 @@ def test_keys_that_a_restore_makes_valid_again_are_logged(
     backup.rename(followed.path)
     assert followed.poll()
     assert caplog.messages == [
-        f"{followed.path}: the key {key_id} was revoked, or expired earlier, but a failover, a "
-        "restore or an import has undone this; revoke it again unless this is intended"
+        f"{followed.path}: a failover, a restore or an import has undone the revocation of the "
+        f"key {key_id}, or delayed its expiry; revoke the key again unless this is intended"
         for key_id in ("off", "old", "partner", "shop")
     ]
     caplog.clear()

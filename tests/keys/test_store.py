@@ -98,7 +98,7 @@ def test_journal_of_a_removed_store_does_not_bring_its_keys_back(path: Path) -> 
         content = journal.read_bytes()
     path.unlink()
     journal.write_bytes(content)
-    with pytest.raises(KeyStoreError, match="belongs to an earlier store; remove it"):
+    with pytest.raises(KeyStoreError, match="belongs to a removed key store; delete it"):
         KeyStoreFile(path).create()
     assert list(path.parent.iterdir()) == [journal]
     journal.unlink()
@@ -157,8 +157,7 @@ REASONS = {
     "garbage_page": "the key store is damaged; restore it from a backup",
     "another_database": "the file is not a key store but another SQLite database",
     "newer_schema": (
-        "the key store was written by another tornado-idv (version 99 of its schema, this one "
-        "knows 1)"
+        "the key store has schema version 99, but this tornado-idv supports only version 1"
     ),
     "invalid_key": "a key in it is not valid: shop",
     "directory": "the file is not a key store: not a regular file",

@@ -212,7 +212,7 @@ FAULTS = {
             "UPDATE idv_keys.store SET version = 99",
             "UPDATE idv_keys.store SET version = 1",
         ),
-        "written by another tornado-idv",
+        "the key store has schema version 99",
     ),
     "row-level security": (
         partial(

@@ -197,7 +197,7 @@ async def test_backends_that_do_not_open_end_the_reload(path: Path) -> None:
     task = reloader_of(path, apply, Counters()).start("signal")
     await begun.wait()
     clock.forward(121)
-    assert (await end(task)).problems == ("not everything could be opened within 120 s",)
+    assert (await end(task)).problems == ("a file, backend or key store did not open in 120 s",)
 
 
 async def test_stop_ends_a_reload_and_allows_no_other(make: Make) -> None:

@@ -226,7 +226,7 @@ def test_sockets_that_a_wrapper_was_passed_are_named_if_their_address_is_taken(
         assert process.wait(TIMEOUT) == 3
     assert log.read_text() == (
         f"cannot listen on 127.0.0.1:{port}: Address already in use; "
-        "sockets were passed to process 4711, which must start this one with exec\n"
+        "sockets were passed to process 4711; run tornado-idv with exec in its script\n"
     )
 
 

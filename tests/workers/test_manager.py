@@ -405,7 +405,7 @@ async def test_worker_that_does_not_prepare_in_two_minutes_fails_the_reload(tmp_
         reload = asyncio.create_task(harness.manager.reload())
         await worker.asked.wait()
         clock.forward(121.0)
-        assert (await reload).problems == ("not everything could be opened within 120 s",)
+        assert (await reload).problems == ("a file, backend or key store did not open in 120 s",)
 
 
 async def test_time_to_prepare_does_not_apply_to_the_commit(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ DEFAULT_SCOPES: tuple[Scope, ...] = ("identify:url", "identify:card")
 class ApiKey(Struct, frozen=True, gc=False):
     """An API key. ``id`` is public; ``digest`` is the SHA-256 of the token.
 
-    ``not_before`` and ``expires`` are Unix times in seconds, infinite without a limit.
-    ``requests`` and ``misses`` replace the general limits. ``rejected`` is the reason why a key is
-    never valid, such as a revocation, or ``None``. With a reason, ``expires`` is minus infinity.
+    ``not_before`` and ``expires`` are Unix times in seconds. ``requests`` and ``misses`` replace
+    the general rate limits. ``rejected`` is ``revoked``, ``disabled`` or ``None``. If it is not
+    ``None``, ``expires`` is minus infinity, so the key is never valid.
 
     The garbage collector does not track keys (``gc=False``), because it would stop the event loop
     for 0.1 s during a read of 50,000 keys (CPython 3.11).

@@ -1,7 +1,7 @@
 """Reads changes of the key store while the service runs, and writes the last use of keys.
 
-Reads and writes may wait for the disk, a server or a lock, so they run in a thread. A store in a
-file is opened for each comparison of its revision, and then closed, which takes 0.2 ms.
+Reads and writes may wait for the disk, a server or a lock, so they run in a thread. A poll of a
+file opens it, compares the revision of the store with the last one, and closes it within 0.2 ms.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _BUSY_TIMEOUT = 0.5
 _SERVER_TIMEOUT = 0.5
 _SERVER_INTERVAL = 10.0
-"""Seconds between checks that only one server of the store accepts changes."""
+"""Seconds between checks that only one server of a replicated store accepts changes."""
 
 
 class StoreFollower:
@@ -88,7 +88,7 @@ class StoreFollower:
     def _warn_of_returned(self, keys: Mapping[bytes, ApiKey]) -> None:
         """Warn of keys that became valid again, or expire later than before.
 
-        The only command that causes this is an import. Otherwise the store has lost changes.
+        An import may cause this. So may a restore or a failover, if it loses the last changes.
         """
         returned = set()
         for token_digest, key in keys.items():
@@ -100,8 +100,8 @@ class StoreFollower:
                 returned.add(key.id)
         self._known.update(keys)  # removed keys stay in it, because they may return, too
         for key_id in sorted(returned):
-            text = "%s: the key %s was revoked, or expired earlier, but a failover, a restore or an"
-            advice = "import has undone this; revoke it again unless this is intended"
+            text = "%s: a failover, a restore or an import has undone the revocation of the key %s,"
+            advice = "or delayed its expiry; revoke the key again unless this is intended"
             _log.warning(f"{text} {advice}", self.location.name, key_id)
 
     def write_last_used(self, times: Mapping[str, float], *, is_last: bool = False) -> None:

@@ -20,8 +20,8 @@ _MAX_SHOWN = 1000
 class KeyOverview(Struct, frozen=True):
     """The number of keys, and the expiry times of at most 1,000 keys by id, in Unix time.
 
-    The next expiry comes first; expired keys come last. The order is right until the next expiry,
-    at the time ``until``. If a key has several tokens, the last expiry counts.
+    The key that expires next comes first, and expired keys come last. When it expires, at the time
+    ``until``, the overview is outdated. For a key with several tokens, the last expiry counts.
     """
 
     count: int
@@ -39,8 +39,8 @@ class KeyRing:
         self._keys = {key.digest: key for key in keys}
         self.clock = clock
         self.complete_until = math.inf
-        """The monotonic time from which on an unknown key may be valid, until the next read of the
-        key store."""
+        """Until this monotonic time, an unknown key is invalid. Later, until the next read of the
+        store, it may be a new key in the store."""
         self.last_used: dict[str, float] = {}
         """The Unix time of the last use of each key, by the key's id."""
         self._in_thread = DaemonThread("key overview")
@@ -88,8 +88,8 @@ class KeyRing:
     def authenticate(self, scheme: str, token: str) -> ApiKey:
         """Return the valid key with this token. Raises `InvalidKey` if there is none.
 
-        After `complete_until`, an unknown or invalid key raises `UndeterminedKey`.
-        ``scheme`` is the scheme of the credentials in lower case, or empty without credentials.
+        After the time `complete_until`, a well-formed token raises `UndeterminedKey` instead: its
+        key may be valid in the store. ``scheme`` is in lower case, and empty without credentials.
 
         No constant-time comparison is needed, because a dictionary lookup by digest takes as long
         for a nearly right token as for any other.

@@ -40,11 +40,11 @@ class KeyDatabase(Protocol):
     def changed_rows(
         self, sql: str, before: Any
     ) -> tuple[Container[str] | None, Iterable[Sequence[Any]], Any]:
-        """Return the keys that may have changed since an earlier call, with their rows.
+        """Return the ids and rows of the keys that may have changed, and a state for the next call.
 
         ``sql`` selects the rows of all keys: id, digest of a token, and more columns. ``before`` is
-        the state that the earlier call returned, or ``None``. Returns the ids of the changed keys
-        (``None`` means all keys), their rows, and the current state. Call it within `reading`.
+        the state from the previous call, or ``None`` in the first call. The ids are ``None`` if the
+        rows are those of all keys. Call it within `reading`.
         """
 
     def writing(self) -> AbstractContextManager[None]:
@@ -90,7 +90,7 @@ class KeyStore:
                 del rows  # a cursor in a traceback would keep the store locked
             ((count,),) = self._database.execute("SELECT count(*) FROM keys")
             if len({key.id for key in keys.values()}) < count:
-                raise InvalidRowError(f"{self._name}: a key in it is not valid: it has no token")
+                raise InvalidRowError(f"{self._name}: a key in the key store has no token")
         return StoredKeys(keys, revision, state)
 
     def write_last_used(self, times: Mapping[str, float]) -> None:

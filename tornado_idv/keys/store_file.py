@@ -98,7 +98,7 @@ _MISSING = (
 _NO_TARGET = "the target of the symbolic link is missing; restore the key store, or remove the link"
 _DAMAGED = "the key store is damaged; restore it from a backup"
 _NO_STORE = "the file is not a key store"
-_OPEN_TO_OTHERS = "other users have access to the key store; chmod 600 removes it"
+_OPEN_TO_OTHERS = "other users have access to the key store; set its mode to 600"
 _REASONS = {
     sqlite3.SQLITE_BUSY: "the key store is locked by another process",
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
@@ -161,15 +161,15 @@ class KeyStoreFile(KeyStoreLocation):
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version != _VERSION:
                 raise KeyStoreError(
-                    f"{path}: the key store was written by another tornado-idv (version {version} "
-                    f"of its schema, this one knows {_VERSION})"
+                    f"{path}: the key store has schema version {version}, but this tornado-idv "
+                    f"supports only version {_VERSION}"
                 )
             # Otherwise a large change would lock out readers before its commit.
             database.execute("PRAGMA cache_spill = OFF")
             yield database
 
     def create(self) -> bool:
-        """Create the file, readable only by this user. It gets its name when it is complete."""
+        """Create the store in a temporary file of mode 600, then link the file to its path."""
         path = self.setting
         if os.path.lexists(path):
             return False
@@ -180,7 +180,7 @@ class KeyStoreFile(KeyStoreLocation):
                 with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as database:
                     database.executescript(f"BEGIN; {_SCHEMA} COMMIT")
                 if os.path.lexists(f"{path}-journal") and not os.path.lexists(path):
-                    raise KeyStoreError(f"{path}-journal belongs to an earlier store; remove it")
+                    raise KeyStoreError(f"{path}-journal belongs to a removed key store; delete it")
                 os.link(draft, path)
             finally:
                 draft.unlink()
@@ -209,8 +209,8 @@ class _Database(sqlite3.Connection):
     ) -> tuple[Container[str] | None, Iterable[Sequence[Any]], str | None]:
         """Return the rows changed since the revision ``before``, from the log of changes.
 
-        To read all rows would take seconds under load, because for each row, the sqlite3 module
-        waits for the interpreter lock, while the event loop answers requests.
+        Under load, a read of all rows would take seconds: at each row, the sqlite3 module waits
+        until the event loop releases the interpreter lock (GIL).
         """
         if self.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
             raise sqlite3.DatabaseError
@@ -244,7 +244,7 @@ class _Database(sqlite3.Connection):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Raise `KeyStoreError` if the file is overwritten meanwhile, because keys may be mixed."""
+        """Raise `KeyStoreError` if the file is overwritten: the rows may mix old and new keys."""
         self.execute("BEGIN")
         try:
             path = Path(self.execute("PRAGMA database_list").fetchone()[2])
@@ -253,7 +253,7 @@ class _Database(sqlite3.Connection):
             yield
             after = FileSignature.find(path)
             if before and after and before.is_same_file(after) and before != after:
-                raise KeyStoreError(f"{path}: overwritten while it was read; rename a file over it")
+                raise KeyStoreError(f"{path}: overwritten during a read; replace it by mv, not cp")
         finally:
             self.rollback()
 

@@ -2,7 +2,7 @@
 
 The id is public. The secret has 190 random bits. The CRC-32 detects typos in the configuration.
 Only the SHA-256 of a token is stored. A slow hash is not needed, because a random secret cannot be
-guessed. Such a hash would also be a target for denial of service.
+guessed. With a slow hash, requests with wrong tokens could overload the service.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ class Fold:
 class Folding:
     """Deduplicates log events: a repeated event is suppressed and counted.
 
-    Repetitions within 10 s of a written event are folded. At the end of this interval, `expire`
-    calls ``write`` for a repeated event, and begins another interval. With too many different
-    events, the interval of the oldest ends early. ``clock`` returns seconds.
+    In the 10 s after an event is written, its repetitions are only counted. Then `expire` calls
+    ``write`` for a repeated event, and counts for another 10 s. At most 256 different events are
+    counted: one more ends the 10 s of the oldest event early. ``clock`` returns seconds.
     """
 
     def __init__(

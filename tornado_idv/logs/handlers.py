@@ -31,7 +31,7 @@ LogFormat = Literal["auto", "console", "json"]
 AUDIT = "tornado_idv.audit"
 """The logger of operators' actions. Its lines are written at every log level."""
 _MAX_DIRECT = 600
-"""Maximum characters of a value logged without a thread. In JSON, each may take six bytes."""
+"""Maximum characters of a value in direct logging: 3,600 bytes of JSON, less than `PIPE_BUF`."""
 _RELOAD = "tornado_idv.service.reload"
 """The logger of reload results. Its lines are never folded."""
 _STDERR = 2
@@ -49,7 +49,7 @@ def keep_out_secrets() -> None:
 
 
 def _without_request_bytes(record: logging.LogRecord) -> bool:
-    """Log Tornado's rejection of a request without its bytes, because they may contain the key."""
+    """Remove the bytes of a rejected request from Tornado's log line: they may contain the key."""
     if record.args:
         record.msg, record.args = "a request could not be read", None
     record.exc_info = None
@@ -86,8 +86,8 @@ def configure_logging(
     """Send all logs to standard error, as lines of text or JSON.
 
     ``auto`` is text on a terminal, and JSON otherwise. Above level ``info`` there is no access log.
-    ``ids`` defines the form of users in the access log. ``shared`` means that other processes write
-    to standard error, too. Close the returned output at the end, to write pending lines.
+    ``ids`` selects how the access log names users. With ``shared``, other processes write to
+    standard error, too. Close the returned output at the end, to write pending lines.
     """
     format_lines = _select_format(log_format)
     # A single process writes all pending lines together: after each write, the writer's thread
@@ -112,7 +112,7 @@ def configure_logging(
 def configure_direct_logging(level: str, log_format: LogFormat) -> None:
     """Send all logs to standard error without a thread, for a process that forks.
 
-    So that no write blocks, a line is lost if the pipe is full, and long values are truncated.
+    If the pipe is full, a line is dropped, because no write may block. Long values are truncated.
     """
     format_lines = _select_format(log_format)
 
@@ -209,8 +209,8 @@ def _write_whole_lines(data: memoryview) -> int:
 def _write_to_stderr(data: memoryview) -> int:
     """Write to the file descriptor, not to `sys.stderr`.
 
-    A blocked write to `sys.stderr` holds its lock. Python needs this lock at exit, and aborts
-    without it.
+    While a write to `sys.stderr` blocks, the thread holds the lock of the stream. If Python cannot
+    get this lock at exit, it aborts the process.
     """
     try:
         return os.write(_STDERR, data)

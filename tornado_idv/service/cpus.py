@@ -31,8 +31,8 @@ def worker_count(workers: int | Literal["auto"]) -> int:
 def usable_cpus(cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:
     """Return the number of CPUs in the process's affinity, limited by the quotas of its cgroups.
 
-    A quota is rounded up: to use all of 1.5 CPUs takes two workers. The file ``cgroups`` names
-    the cgroups of the process. Their files are below ``mount``.
+    A quota of 1.5 CPUs counts as 2, because one worker could not use it up. The file ``cgroups``
+    names the cgroups of the process, and ``mount`` is the folder of all cgroups.
     """
     affinity = len(os.sched_getaffinity(0))
     return max(1, math.ceil(min([affinity, *_quotas(cgroups, mount)])))
@@ -41,7 +41,7 @@ def usable_cpus(cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:
 def _quotas(cgroups: Path, mount: Path) -> Iterator[float]:
     """Yield the limits of a cgroup and of its parents, in CPUs.
 
-    In a container, ``cgroups`` may name a path on the host. Only its parent ``mount`` exists then.
+    In a container, the path in ``cgroups`` may not exist. Then the only limit is in ``mount``.
     """
     path = _read(cgroups).rpartition("0::")[2].partition("\n")[0]  # version 2
     folder = mount / path.lstrip("/")

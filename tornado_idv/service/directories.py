@@ -1,4 +1,4 @@
-"""The directory for lookups: the current one, and replaced ones with running lookups."""
+"""The `Directory` for all lookups, and its replacement in a reload."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tornado_idv.web.json_body import encode_user
 async def open_directory(
     settings: Settings, manager: pluggy.PluginManager
 ) -> AsyncIterator[Directory]:
-    """Open the configured backends, except shadows, and yield a directory of them.
+    """Open the backends that answer lookups, and yield a directory of them.
 
     Raises `StartError` if a backend cannot be opened.
     """
@@ -46,7 +46,7 @@ async def open_directory(
 
 @asynccontextmanager
 async def open_directories(running: Running, parts: Sequence[Part]) -> AsyncIterator[Directories]:
-    """Open the first directory, and run ``parts`` and the canaries. Raises `StartError`."""
+    """Open the parts and the first directory. Check the canaries regularly. Raises `StartError`."""
     settings = running.settings
     directories = Directories(running.manager, running.counters, parts)
     async with AsyncExitStack() as stack:
@@ -62,10 +62,11 @@ async def open_directories(running: Running, parts: Sequence[Part]) -> AsyncIter
 
 
 class Directories:
-    """Replaces the directory in a reload. Backends with the same source and options stay open.
+    """Replaces the directory in a reload.
 
-    ``current`` is the directory in use, set by `opened`. ``counters`` count each call of a
-    backend. ``parts`` supply layers between the cache and the backends.
+    A backend stays open if its options and its source of users are unchanged. ``current`` is the
+    directory in use, set by `opened`. ``counters`` count each call of a backend. Each of ``parts``
+    may add a layer, such as a shared cache, between the cache and the backends.
     """
 
     current: Directory
@@ -84,7 +85,7 @@ class Directories:
 
     @asynccontextmanager
     async def opened(self, settings: Settings) -> AsyncIterator[None]:
-        """Use a directory of these settings. On exit, close all backends, even with running calls.
+        """Open the first directory. On exit, close all backends, even if calls are running.
 
         Raises `StartError` if a backend cannot be opened.
         """
@@ -101,7 +102,7 @@ class Directories:
                 await close_backend(guard.backend)
 
     async def prepare(self, settings: Settings) -> tuple[Directory, Prepared]:
-        """Return a directory of these settings, and the prepared step that puts it into use.
+        """Return the directory for these settings, and the `Prepared` change to it.
 
         Opens new backends; raises `StartError` if one cannot be opened.
         """
@@ -213,12 +214,12 @@ def _sources(settings: Settings) -> set[tuple[str, bytes]]:
 
 
 def of_users(settings: Settings) -> tuple[object, ...]:
-    """Return the settings that affect the validity of users and their form in responses."""
+    """Return the settings that define valid users, and the form of users in responses."""
     return settings.profile_sites, settings.identifiers
 
 
 def _with_same_answers(before: Settings, after: Settings) -> list[str]:
-    """Return the names of backends before the first changed backend. Their users stay cached."""
+    """Return the names of backends with valid cached users: all before the first changed one."""
     # These settings do not affect found users.
     others = dict.fromkeys(("negative_ttl", "max_negative_entries", "failure_memo"))
     limits = [each.cache.of_answers() | others for each in (before, after)]

@@ -1,4 +1,4 @@
-"""Events in the life of the service, sent to the listeners of features."""
+"""Events of the service, such as ``ready``, for features such as ``systemd``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Event = Literal["ready", "reloading", "stopping", "alive"]
 class Listener(Protocol):
     """A function that receives events.
 
-    ``interval`` is the number of seconds between two ``alive`` events. With ``None`` none is sent.
+    ``interval`` is the maximum time between two ``alive`` events, in seconds. With ``None``, the
+    listener needs no ``alive`` events.
     """
 
     interval: float | None
@@ -34,10 +35,9 @@ class Events:
 
     @classmethod
     def of_features(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """Return an instance with the listeners of all features for this environment."""
+        """Return an instance with the listeners of all features. They read ``environ``."""
         return cls(resolve_name(each.events)(environ) for each in FEATURES if each.events)
 
     def send(self, event: Event) -> None:
-        """Send an event to each listener."""
         for each in self._listeners:
             each(event)

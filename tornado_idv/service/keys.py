@@ -30,8 +30,8 @@ from tornado_idv.service.part import Prepared
 _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25
 _MAX_AGE = 1.0
-"""Seconds after the start of a read of the store in which unknown keys are invalid. Later they are
-undetermined, because the store or this process may have been too slow to read a new key."""
+"""Seconds that a read of the store counts as current, from its start. If the last read is older, an
+unknown key is undetermined rather than invalid, because the store may have it now."""
 _WRITE_INTERVAL = 60.0
 """Seconds between two writes of the keys' last use to the store."""
 _STOP_TIMEOUT = 2.0
@@ -155,7 +155,7 @@ class Keys:
     def _merge(
         self, store: StoreFollower, configured: Sequence[ApiKey], stored: Sequence[ApiKey]
     ) -> tuple[dict[bytes, ApiKey], list[SettingError]]:
-        """Return all keys by digest, and errors for keys in both lists. Runs in a thread."""
+        """Return all keys by digest, and an error for each configured key that is also stored."""
         conflicts = key_conflicts(configured, stored, store.location.name)
         return self.ring.merged(stored, configured), list(conflicts)
 

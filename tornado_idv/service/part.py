@@ -1,4 +1,4 @@
-"""The base class for parts of the service. A part has state, and follows the configuration."""
+"""The base class for parts of the service: objects with state that a reload can change."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Part:
         yield
 
     def log_before(self, log: RequestLog | None) -> RequestLog | None:
-        """Return a request log that passes requests on to ``log``. By default, return ``log``."""
+        """Return ``log``, or a request log that passes each request on to ``log``."""
         return log
 
     async def layer(self, settings: Settings, cache: AnswerCache) -> Layer | None:  # noqa: ARG002
@@ -77,9 +77,9 @@ class Part:
         return None
 
     async def purged(self) -> bool:
-        """Wait until the last purge of an operator has reached the data of this part.
+        """Wait until the last purge has removed cached answers from this part, too.
 
-        Returns whether the purge has reached other services, too. Raises `OperationFailed` if the
-        purge did not reach this service.
+        Returns false if the purge has not reached the other services with the same shared cache.
+        Raises `OperationFailed` if this service may still use purged answers.
         """
         return True

@@ -55,7 +55,7 @@ async def prepare_file(
 class Watch:
     """Reads the configuration file, and detects changes of it and of the files named in it.
 
-    ``file`` is the content at the start.
+    ``file`` is the configuration file as it was read at the start.
     """
 
     def __init__(self, file: ConfigFile) -> None:
@@ -82,9 +82,9 @@ class Watch:
 
 
 class Reloader:
-    """Reloads the configuration. ``file`` is the content at the start.
+    """Reloads the configuration. ``file`` is the file as it was read at the start.
 
-    ``apply`` applies a new content. If that fails, ``apply`` changes nothing, and returns or raises
+    ``apply`` puts the new file into use. If it fails, it must change nothing, and return or raise
     the reason. ``begin`` is called before the file is read, ``end`` with the reload's result.
     """
 
@@ -180,7 +180,7 @@ def failure(error: Exception) -> ReloadResult:
         case IdvError():
             problems = (str(error),)
         case TimeoutError():
-            problems = (f"not everything could be opened within {PREPARE_TIMEOUT:g} s",)
+            problems = (f"a file, backend or key store did not open in {PREPARE_TIMEOUT:g} s",)
         case _:
             _log.error("unhandled exception:\n%s", format_traceback(error))
     return ReloadResult(code=code, problems=problems)
@@ -207,7 +207,7 @@ def record(result: ReloadResult, counters: Counters, audited: Audited) -> None:
 def applicable(
     in_force: ModelT, settings: ModelT, prefix: str = ""
 ) -> tuple[ModelT, tuple[str, ...]]:
-    """Return the settings as a reload applies them, and the names of changes that need a restart.
+    """Return the settings to use after a reload, and the names of changes that need a restart.
 
     Settings that need a restart keep their values from ``in_force``. A new certificate is applied,
     but to turn TLS on or off needs a restart.
@@ -244,7 +244,7 @@ class Configuration:
     sockets: SocketFiles = field(default_factory=SocketFiles)
 
     def use(self, content: str) -> ReloadResult:
-        """Use a new content of the file for processes started from now on, unless it is invalid."""
+        """Use this content of the file for new processes. If it is invalid, change nothing."""
         file = replace(self.file, content=content.encode(), named={})
         try:
             settings = file.load(self.kinds, os.environ)

@@ -40,8 +40,8 @@ def run(
     """Serve until SIGTERM or SIGINT, then finish the requests in flight; reload on SIGHUP.
 
     ``file`` holds the settings. ``announce`` is called when the service listens. SIGTERM or SIGINT
-    during the start ends the start. A second such signal aborts the connections, and the exit code
-    is 128 plus its number. Raises `StartError`.
+    during the start ends the start. At the second SIGTERM or SIGINT, the process exits immediately,
+    with 128 plus the signal's number as exit code. Raises `StartError`.
     """
 
     async def serve() -> None:
@@ -84,8 +84,8 @@ class Signals:
     """Handles SIGTERM, SIGINT and SIGHUP, from creation until the loop is closed.
 
     The first SIGTERM or SIGINT sets ``stop``. Before the call of `ready` it also cancels ``task``.
-    The second signal calls ``abort`` with its number, even during the start or the drain. ``abort``
-    must not wait for anything that may hang. SIGHUP is handled after the call of `ready`.
+    The second of these calls ``abort`` with its number, even during the start or the drain. This
+    ``abort`` must not wait for anything that may hang. SIGHUP is blocked until the call of `ready`.
     """
 
     def __init__(self, task: asyncio.Task[Any] | None, abort: Callable[[int], object]) -> None:
@@ -96,7 +96,7 @@ class Signals:
             asyncio.get_running_loop().add_signal_handler(number, self._on_stop, number)
 
     def ready(self, on_hangup: Callable[[], object]) -> None:
-        """End the start phase. From now on a stop is a drain, and SIGHUP calls ``on_hangup``."""
+        """End the start: signals no longer cancel ``task``, and SIGHUP calls ``on_hangup``."""
         self._starting = None
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])

@@ -45,19 +45,19 @@ from tornado_idv.web.fast_path.known_heads import KnownHeads
 from tornado_idv.web.lookups import ApiContext
 
 _MIN_DRAIN = 0.1
-"""Minimum seconds of a drain, for a clean stop even with ``server.drain.timeout: 0s``."""
+"""Minimum seconds for a drain. With 0 s, `wait_for` times out even without requests in flight."""
 # The modules of parts are imported before the fork, so that workers share their memory.
 _PARTS: list[Callable[[Running], Part | None]]
 _PARTS = [resolve_name(each.part) for each in FEATURES if each.part]
 _COLLECT_AFTER = 10.0
-"""Seconds from a reload to a garbage collection, to let requests of the old configuration end."""
+"""Seconds from a reload to a garbage collection, because old requests use replaced objects."""
 
 
 @dataclass
 class ServiceInfo:
     """A description of a listening service for its operator.
 
-    ``addresses`` have the actual ports, also for port 0; Unix sockets are last. ``admin_url`` is
+    ``addresses`` have the bound ports in place of port 0; Unix sockets are last. ``admin_url`` is
     the base URL of the admin listener or ``None``. ``key_count`` is the number of keys at the
     start, including invalid keys.
     """
@@ -93,8 +93,8 @@ class SharedParts:
 class Service(ServiceInfo):
     """A listening service, with methods for a reload and for a drain.
 
-    ``settings`` are the effective settings: after a reload, settings that need a restart have the
-    values of the start (see `applicable`). Only a service in one process has a ``reloader``.
+    A reload replaces ``settings``, except for the values that need a restart (see `applicable`).
+    Only a service in one process has a ``reloader``.
     """
 
     settings: Settings
@@ -170,8 +170,7 @@ def make_http(
 ) -> Serving:
     """Return the HTTP application for lookups in ``directory``, with its limits.
 
-    Its cache of known request heads is empty. While ``stopping``, the health check fails and each
-    connection is closed after a response.
+    While ``stopping``, the health check fails and each connection is closed after a response.
     """
     server = settings.server
     api = ApiContext(
@@ -225,8 +224,8 @@ async def service_of_one_process(
     """Run the whole service in one process, from open backends to listening sockets.
 
     ``file`` holds the settings; a reload reads it again. ``log_dropped`` returns the number of
-    lost log lines, for the metrics. ``events`` are sent for reloads. Raises `StartError` if the
-    key store or a backend cannot be opened or an address cannot be bound.
+    lost log lines, for the metrics. At a reload, ``events`` sends ``reloading`` and ``ready``.
+    Raises `StartError` if the key store, a backend or an address cannot be opened.
     """
     sockets = public_sockets(settings.server, file.addresses_for(settings))
     async with AsyncExitStack() as stack:

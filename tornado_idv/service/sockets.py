@@ -50,7 +50,7 @@ def public_sockets(
     advice = f"change {'server.listen' if server.listen else 'server.host or server.port'}"
     owner = os.environ.get("LISTEN_PID", "") if os.environ.get("LISTEN_FDS") else ""
     if owner not in ("", str(os.getpid())):
-        advice = f"sockets were passed to process {owner}, which must start this one with exec"
+        advice = f"sockets were passed to process {owner}; run tornado-idv with exec in its script"
     passed = passed_sockets()
     bound = [[passed] * workers] if passed else []
     with ExitStack() as stack:
@@ -63,10 +63,10 @@ def public_sockets(
 
 
 def bind(advice: str, address: Address, *, reuse_port: bool = False) -> list[socket.socket]:
-    """Bind an address and return its listening sockets. A `StartError` ends with ``advice``.
+    """Bind an address and return its listening sockets. Raises `StartError` with ``advice``.
 
     With ``reuse_port``, more sockets may be bound to the same address. Any local user with access
-    to the folder of a Unix socket may connect, as to a port, because requests need a key.
+    to the folder of a Unix socket may connect. This is safe, because requests need a key.
     """
     try:
         if address.path is None:
@@ -81,8 +81,8 @@ def bind(advice: str, address: Address, *, reuse_port: bool = False) -> list[soc
 def bind_each(advice: str, address: Address, count: int) -> list[list[socket.socket]]:
     """Return ``count`` lists of sockets on one address. Each list gets a share of the connections.
 
-    A Unix socket is the same in all lists. Raises `StartError` if another process
-    listens on the address, even with ``SO_REUSEPORT``.
+    A Unix socket is the same in all lists. Raises `StartError` if another process listens on the
+    address, even if that process has set ``SO_REUSEPORT``.
     """
     probe = bind(advice, address)  # without SO_REUSEPORT
     if count == 1 or address.path is not None:
@@ -119,7 +119,8 @@ def _remove(sock: socket.socket, path: Path, own: FileSignature) -> None:
 class SocketFiles:
     """Checks that the files of Unix sockets exist. A socket without a file gets no new clients.
 
-    Without files, ``report`` is ``None``. Keep the sockets open, to prevent reuse of their inodes.
+    Without Unix sockets, ``report`` is ``None``. Keep the sockets open until the last check.
+    Otherwise a new file could have the inode of a removed one, and look like it.
     """
 
     def __init__(self, addresses: Iterable[Address] = ()) -> None:
@@ -135,7 +136,7 @@ class SocketFiles:
         error = f"{', '.join(lost)} {_LOST}" if lost else None
         if self.report and error != self.report.error:
             self.report.error, self.report.since = error, time.time()
-            (_log.error if error else _log.info)("unix sockets: %s", error or "all are there again")
+            (_log.error if error else _log.info)("unix sockets: %s", error or "all exist again")
 
 
 def _is_lost(path: Path, own: FileSignature | None) -> bool:

@@ -5,8 +5,8 @@ abstract namespace. The kernel chooses the address. Such an address needs no fol
 when the process ends.
 
 Other users, and containers in the same network namespace, can connect to such a socket. So both
-ends accept only processes of the same user in a visible PID namespace. Such a process could also
-debug this one, so a connection gives it no new rights.
+ends accept a peer only if it has the same user, and a process id in this PID namespace. This gives
+the peer no new rights, because the peer could also attach a debugger to this process.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tornado_idv.errors import ConfigError, Problem, StartError, format_tracebac
 
 _log = logging.getLogger(__name__)
 MAX_LINE = 16 * 1024 * 1024
-"""Maximum size of a message, in bytes. A message with a configuration file is smaller."""
+"""Maximum size of a message, in bytes. A configuration file of the maximum size fits."""
 _HEARTBEAT = 1.0
 """Seconds between reports to the supervisor."""
 STOPPED, UNANSWERED, NOT_STARTED, CRASHED = 0, 1, 3, 70
-"""Exit codes: all requests answered; some not answered; `StartError`; any other exception."""
+"""Exit codes, in this order: all requests answered; some unanswered; `StartError`; a crash."""
 
 Message = dict[str, Any]
 
@@ -110,7 +110,7 @@ async def connected(address: str) -> AsyncIterator[MessageStream]:
 
 
 def _is_own(sock: socket.socket) -> bool:
-    """Return whether the peer is a process of the same user, in a visible PID namespace."""
+    """Return whether the peer has the same user, and a process id in this PID namespace."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, user, _ = struct.unpack("3i", credentials)
     return bool(pid > 0 and user == os.geteuid())
@@ -122,8 +122,8 @@ class State(msgspec.Struct):
     ``keys`` is the number of keys, or ``None`` before the process serves. ``error`` is the reason
     of a failed start, with the ``problems`` of a `ConfigError`. The manager connects to
     ``address``. ``generation`` is the number of the current configuration. ``preparing`` is true
-    while the process prepares another configuration. ``retiring`` requests a replacement for the
-    process. ``report`` has its gauges and counters.
+    while the process prepares a new configuration. If ``retiring`` is true, the supervisor starts a
+    replacement, and then stops this process. ``report`` has the metrics of this process.
     """
 
     keys: int | None = None
@@ -143,9 +143,9 @@ class State(msgspec.Struct):
 class Channel:
     """The connection to the supervisor. It sends the state every second, and after each change.
 
-    ``stop`` is set when the supervisor orders a stop, or has ended. Then ``delay`` is true if
-    ``drain.delay`` applies. During the start, a stop cancels the task ``starting`` as well.
-    ``on_message`` receives all messages except for replies.
+    ``stop`` is set when the supervisor orders a stop, or has ended. If ``delay`` is true then, the
+    drain waits ``server.drain.delay`` first. A stop during the start cancels the task ``starting``.
+    ``on_message`` receives all messages except for replies and ``drain``.
     """
 
     def __init__(

@@ -103,7 +103,6 @@ class Child:
         return [msgspec.json.decode(line, type=Message) for line in lines]
 
     def kill(self) -> None:
-        """Kill the process."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
@@ -122,7 +121,6 @@ class Child:
         self.close()
 
     def close(self) -> None:
-        """Close the socket."""
         self.sock.close()
 
 

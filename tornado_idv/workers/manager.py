@@ -131,8 +131,9 @@ class Manager:
     async def _apply(self, file: ConfigFile) -> ReloadResult:
         """Prepare a configuration in every process. If all succeed, commit it in all.
 
-        Workers may begin to serve during the reload. So the supervisor accepts the configuration
-        only if every serving worker has prepared it. If not, the remaining workers prepare it, too.
+        A worker may begin to serve during the reload, with the old configuration. So the supervisor
+        accepts the new configuration only if every serving worker has prepared it. If not, prepare
+        it in the new workers, and ask the supervisor again.
         """
         async with AsyncExitStack() as connections:
             async with AsyncExitStack() as undo:

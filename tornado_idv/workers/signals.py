@@ -34,7 +34,7 @@ class SignalQueue:
     def blocked(self) -> Iterator[None]:
         """Block signals during a fork.
 
-        Otherwise, until the child calls `leave`, its signals would be in the queue of the parent.
+        Otherwise, before the call of `leave`, a signal to the child would be in the parent's queue.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
         try:

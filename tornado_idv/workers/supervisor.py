@@ -33,7 +33,7 @@ MANAGER = "manager"
 """Name of the manager process. All other processes are workers."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 _ONLY_OURS = (signal.SIGINT, signal.SIGHUP)
-"""Signals from a terminal to all processes. Only the supervisor handles them."""
+"""A terminal sends these signals to all processes. All except the supervisor ignore them."""
 _TICK = 1.0
 """Maximum time between two steps of the supervisor's loop, in seconds."""
 _PAUSED = 1.0
@@ -50,8 +50,8 @@ class Supervisor:
 
     When all processes serve, ``on_ready`` is called with the number of keys. At the stop,
     ``release`` closes the public sockets of the supervisor, because they must not stay open after
-    the workers close theirs. A reload changes the configuration ``current``. ``counters`` has the
-    last counts of ended processes, and the counts of reloads. ``clock`` returns monotonic seconds.
+    the workers close theirs. A reload changes the configuration ``current``. ``counters`` counts
+    reloads, and sums up the counts of ended processes. ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Supervisor:
         self._reloading: Audited | None = None
         """The cause of the running reload."""
         self._used: ReloadResult | None = None
-        """The result of the running reload, set when new processes use its configuration."""
+        """The result of the running reload, set when ``current`` has the new configuration."""
         self._drained = True
         self._stepped = self._alive_at = clock()
 
@@ -208,15 +208,15 @@ class Supervisor:
     def _on_manager_exit(self, manager: Child) -> None:
         """End the running reload when the manager process has ended.
 
-        After the manager's message "use", the reload counts as successful, because new processes
-        have the new configuration, and `_replace_outdated` replaces the others.
+        If the supervisor has already accepted the configuration, the reload is successful: new
+        processes use the configuration, and `_replace_outdated` replaces the old processes.
         """
         if self._reloading is not None:
             reason = STOPPING if self._stopping else f"{manager} ended during the reload"
             self._on_reloaded(self._used or failure(StartError(reason)))
 
     def _pass_hangup_on(self) -> None:
-        """Pass a SIGHUP on to the manager, to start a reload, unless the reload has begun."""
+        """If a SIGHUP waits for its reload and the manager serves, order the reload."""
         manager = self._slots[MANAGER].child
         if self._announced and self._hangup_due and manager and manager.phase == "ready":
             manager.send("hangup")
@@ -250,10 +250,10 @@ class Supervisor:
             self._pass_hangup_on()
 
     def _replace_outdated(self, now: float) -> None:
-        """Replace retiring processes, and those with an old configuration.
+        """Replace processes that are `State.retiring`, or have an old configuration.
 
-        The old process serves until its replacement serves. During a reload, serving processes may
-        have either configuration.
+        A process serves until its replacement serves. During a reload, no serving process is
+        replaced for its configuration, because the reload may still change it.
         """
         for slot in self._slots.values():
             child = slot.child

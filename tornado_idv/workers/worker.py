@@ -1,4 +1,4 @@
-"""A worker process. It serves until its supervisor orders a stop, or ends."""
+"""A worker process. It serves until the supervisor orders a stop, or the supervisor ends."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _report(operations: ServiceOperations) -> Message:
 
 
 class _Requests:
-    """Executes requests of the manager process. Requests wait for the future ``service``."""
+    """Executes requests of the manager process, when the future ``service`` has its result."""
 
     def __init__(self, channel: Channel, current: Configuration) -> None:
         self.service: asyncio.Future[Service] = asyncio.get_running_loop().create_future()
