@@ -112,7 +112,7 @@ class _ReportCollector(Collector):
         text = "Servers in use for lookups."
         yield gauge("idv_backend_server", text, servers, "backend", "server", "role")
         users = {each.name: each.users for each in backends if each.users is not None}
-        yield gauge("idv_fixture_users", "Users of a fixture.", users, "backend")
+        yield gauge("idv_fixture_users", "Users of a backend, if known.", users, "backend")
 
     def _cache(self) -> Iterator[core.Metric]:
         counters = self._counters

@@ -67,7 +67,7 @@ config_option = click.option(
     envvar="TORNADO_IDV_CONFIG",
     default=_find_config,
     show_default="config.yaml",
-    help=f"The configuration file; also $TORNADO_IDV_CONFIG. Without config.yaml: {_IN_ETC}.",
+    help=f"The configuration file, also $TORNADO_IDV_CONFIG. If config.yaml is missing: {_IN_ETC}.",
 )
 
 

@@ -68,9 +68,9 @@ _EXPECTED = {
 }
 _REFUSED = {
     **MISSING,
-    "shared_limits": "removed in 1.0: each machine counts alone; remove this section, and limit "
-    "the total of all machines in their load balancer, as by limit_req of nginx or a stick-table "
-    "of haproxy",
+    "shared_limits": "removed in 1.0: limits apply to each machine separately; remove this "
+    "section, and limit the total of all machines in their load balancer, for example by "
+    "limit_req in nginx or a stick-table in haproxy",
 }
 """Messages for removed settings, by the path without indices of lists."""
 

@@ -82,7 +82,7 @@ class Resolved:
             return "${"
         if match["source"] is None:
             raise ValueError(
-                "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
+                "not a reference; write ${env:NAME}, ${file:path}, or $${ for a literal ${"
             )
         name = match["name"]
         try:

@@ -153,7 +153,7 @@ class ServerSettings(Options):
         if not exposed or self.tls or {*self.trusted_proxies} - {UNIX}:
             return None
         return (
-            f"plain HTTP on {', '.join(exposed)}: anyone on the network between can read keys and "
+            f"plain HTTP on {', '.join(exposed)}: anyone on the network can read keys and "
             "users; set server.tls, or server.trusted_proxies for a proxy with TLS in front"
         )
 

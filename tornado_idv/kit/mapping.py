@@ -221,7 +221,7 @@ def _parse(text: str) -> Node:
             return parsed
         negated = _NEGATED.search(text)
         right = f"!({negated[1]}) for {negated[0]}" if negated else "!(a.b), !(a == b), a || b"
-        problem = f"negates too little, and has one result for all responses; write {right}"
+        problem = f"has the same result for every response; write {right}"
     raise ValueError(f"not a JMESPath expression: {text or 'it'} {problem}")
 
 
@@ -284,7 +284,7 @@ class FieldOptions(Options):
     @classmethod
     def _check_alone(cls, const: str | None, info: ValidationInfo) -> str | None:
         if const is not None and any(info.data.values()):
-            raise ValueError("const excludes all other options; remove it or them")
+            raise ValueError("const excludes all other options; write const alone, or remove const")
         return const
 
     @model_validator(mode="after")
@@ -333,7 +333,7 @@ class MappedField:
         if type(value) is not str:
             hint = ""
             if type(value) in (int, float):
-                hint = f"; use to_string({self.expression.text}) if no leading zeros are lost"
+                hint = f"; use to_string({self.expression.text}) unless leading zeros are needed"
             raise self.error(f"is {json_type(value)}, not text{hint}")
         if not strict_json.is_unicode(value):
             raise self.error("has a lone surrogate")
