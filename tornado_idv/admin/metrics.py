@@ -36,7 +36,7 @@ LabelsT = TypeVar("LabelsT", bound=str | tuple[str, ...])
 
 
 def render(report: Report, keys: KeyOverview, accept: str) -> tuple[bytes, str]:
-    """Return the metrics in a format for the ``Accept`` header, and their content type."""
+    """Return the metrics and their content type. The header ``Accept`` selects the format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_ReportCollector(report, keys))
     encode, content_type = choose_encoder(accept)

@@ -22,11 +22,11 @@ from tornado_idv.keys.token import digest, is_token68
 
 _Entry = tuple[str, yaml_loader.Mapping]
 _Value = tuple[str, yaml_loader.Mark, str]
-"""A setting: path, position, value. A value that must be unique is in canonical form."""
+"""The path, position and value of a setting. `_digests` replaces a token by its SHA-256."""
 
 
 def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
-    """Yield a problem for each setting that conflicts with another, or lacks another."""
+    """Yield a problem for each wrong combination of settings."""
     keys = list(_entries(tree, "auth", "keys"))
     backends = list(_entries(tree, "backends"))
     yield from _duplicates(file, _texts(backends, "name"), "another backend has this name")
@@ -122,9 +122,9 @@ def _duplicates(file: str, values: Iterable[_Value], message: str) -> Iterator[P
 
 
 def is_demo(tree: Any) -> bool:
-    """Return whether ``demo`` is on. A malformed value counts as on.
+    """Return whether ``demo`` is true or malformed.
 
-    Otherwise the checks would report plain tokens in addition to the malformed value.
+    If a malformed ``demo`` counted as false, each plain token would be a further error.
     """
     value = value_at(tree, "demo")
     try:

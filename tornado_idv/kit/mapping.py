@@ -194,7 +194,7 @@ ExpressionText = Annotated[str, checked_by(Expression)]
 """A JMESPath expression."""
 
 ListText = Annotated[ExpressionText, checked_by(_check_no_projection)]
-"""A JMESPath expression for a record, or for a list of whole records."""
+"""A JMESPath expression for a record or a list of records, but not for members of records."""
 
 
 def _parse(text: str) -> Node:
@@ -259,7 +259,7 @@ def _paths(node: Node) -> Iterator[list[str]]:
 
 
 def has_path(value: Any, names: Sequence[str]) -> bool:
-    """Return whether a path exists in a document, even with null, or in one element of a list."""
+    """Return whether a path exists, also with the value null. In a list, one element suffices."""
     if not names:
         return True
     if isinstance(value, list):
@@ -302,7 +302,7 @@ FieldSource = Annotated[
 
 
 class MappedField:
-    """A user's field with a compiled expression. Without a source, the field is always missing."""
+    """A user's field with a compiled expression. Without ``source``, the field is missing."""
 
     def __init__(self, name: str, source: FieldSource | None) -> None:
         options = source
