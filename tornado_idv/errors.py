@@ -116,7 +116,7 @@ class InvalidKey(IdvError):
 
 
 class UndeterminedKey(InvalidKey):
-    """The token is not known to be valid, but the key store cannot be read and may have changed."""
+    """The validity of the token is unknown, because the key store cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ class FileSecret(SecretStr):
                         self._text = text
                     else:
                         _log.warning(
-                            "%s: more than the password of the URL has changed; reload to use it",
+                            "%s: the URL has changed, not only its password; reload to use it",
                             self._path,
                         )
         return self._text

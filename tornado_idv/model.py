@@ -126,7 +126,7 @@ class Step(Struct, frozen=True):
 
     ``result`` is JSON data or bytes; any other value is printed as its ``repr``. ``expression`` is
     the expression that gave the result, if any. ``missing`` are the members that the expression did
-    not find. A terminal shows the first ``shown`` characters of a result without an expression.
+    not find. Without an expression, a terminal shows the first ``shown`` characters of the result.
     """
 
     name: str

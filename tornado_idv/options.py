@@ -62,7 +62,7 @@ class Options(BaseModel):
 
 
 def as_type(section: Options, model: type[OptionsT]) -> OptionsT:
-    """Return a section of the type ``model``. For another section, return the defaults."""
+    """Return ``section``. If its type is not ``model``, return the defaults of ``model``."""
     return section if isinstance(section, model) else model()
 
 

@@ -112,7 +112,7 @@ def installed_kinds(manager: pluggy.PluginManager) -> Kinds:
 
 
 def load_class(offered: type[T] | str) -> type[T]:
-    """Return a class of a plugin. If ``offered`` is the place of the class, import it.
+    """Return a class of a plugin. If ``offered`` is "package.module:Class", import it.
 
     Unused classes are not imported, because this would double the time to start. Raises
     `StartError`.

@@ -1,8 +1,7 @@
 """A YAML loader that keeps scalars as text, and the line and column of every value.
 
 Scalars keep their spelling: ``0012``, ``no`` and ``1e5`` are text. Constructs with a hidden effect
-are errors: anchors, aliases, merge keys, tags and duplicate keys. This module is independent of the
-purpose of a file.
+are errors: anchors, aliases, merge keys, tags and duplicate keys.
 """
 
 from __future__ import annotations

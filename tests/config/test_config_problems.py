@@ -30,9 +30,9 @@ NO_NETWORKS = (
 NO_BASE_PATH = "must be empty or like /identity, without a slash at the end"
 NO_SIZE = "not a size; write a number and B, KiB, MiB or GiB, like 16KiB"
 NO_RATE = "not a rate; write a number, / and a period, like 100/second or 300/10 minutes"
-NO_REFERENCE = "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
+NO_REFERENCE = "not a reference; write ${env:NAME}, ${file:path}, or $${ for a literal ${"
 ONE_WORKER = (
-    "server.workers: demo: true needs workers: 1, since the test double keeps its state in one "
+    "server.workers: demo: true needs workers: 1, because the test double keeps its state in one "
     "process"
 )
 SECTIONS = (
@@ -55,9 +55,9 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     (
         "shared_limits: {kind: redis, url: redis://h}",
         (
-            "3:1: shared_limits: removed in 1.0: each machine counts alone; remove this section, "
-            "and limit the total of all machines in their load balancer, as by limit_req of nginx "
-            "or a stick-table of haproxy"
+            "3:1: shared_limits: removed in 1.0: limits apply to each machine separately; remove "
+            "this section, and limit the total of all machines in their load balancer, for "
+            "example by limit_req in nginx or a stick-table in haproxy"
         ),
     ),
     (
@@ -168,7 +168,7 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     ("demo: true\nserver: {workers: auto}", f"4:19: {ONE_WORKER}"),
     ("auth:\n  keys:", "4:8: auth.keys: must be a list; it is empty"),
     (key(sha256=DIGEST), "4:5: auth.keys[0].id: is missing"),
-    (key(id="shop"), "4:5: auth.keys[0]: needs sha256, or token in a demo or on loopback"),
+    (key(id="shop"), "4:5: auth.keys[0]: needs sha256; a demo or loopback allows token"),
     (
         key(id="a", token=TOKEN, sha256=DIGEST),
         "4:46: auth.keys[0]: has sha256 and token; leave one out",

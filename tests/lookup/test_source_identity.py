@@ -151,6 +151,6 @@ def test_file_is_followed_for_the_passwords_in_a_url_alone(
         assert not caplog.messages
         assert written(DSN.replace("club", "members")) == DSN.replace("one", "two")
         assert caplog.messages == [
-            f"{path}: more than the password of the URL has changed; reload to use it"
+            f"{path}: the URL has changed, not only its password; reload to use it"
         ]
         assert written(DSN.replace("one", "three")) == DSN.replace("one", "three")

@@ -285,17 +285,17 @@ WRONG = {
     "negated within": ("errors || !data.a.b", "write !(data.a.b) for !data.a.b"),
     "negated quoted": ('!"the-data".a', 'write !("the-data".a)'),
     "negated with an index": ("!data[0].name", "write !(a.b), !(a == b)"),
-    "negated list": ("!data[].name", "negates too little"),
-    "negated filter": ("!data[?a]", "negates too little"),
+    "negated list": ("!data[].name", "has the same result for every response"),
+    "negated filter": ("!data[?a]", "has the same result for every response"),
     "negated root": ("!$root.data", "write !($root.data)"),
-    "negated in brackets": ("(!data).witness", "negates too little"),
-    "negated in a pipe": ("!data | witness", "negates too little"),
-    "one pipe for two": ("!data | code == 'x'", "negates too little"),
-    "member of a comparison": ("(a == b).c", "negates too little"),
-    "element of a comparison": ("(a == b)[0]", "negates too little"),
-    "negated comparison": ("!status == 'ok'", "negates too little"),
-    "negated and not equal": ("!status != 'ok'", "negates too little"),
-    "negated and compared": ("!a == b.c", "negates too little"),
+    "negated in brackets": ("(!data).witness", "has the same result for every response"),
+    "negated in a pipe": ("!data | witness", "has the same result for every response"),
+    "one pipe for two": ("!data | code == 'x'", "has the same result for every response"),
+    "member of a comparison": ("(a == b).c", "has the same result for every response"),
+    "element of a comparison": ("(a == b)[0]", "has the same result for every response"),
+    "negated comparison": ("!status == 'ok'", "has the same result for every response"),
+    "negated and not equal": ("!status != 'ok'", "has the same result for every response"),
+    "negated and compared": ("!a == b.c", "has the same result for every response"),
 }
 
 
@@ -354,10 +354,10 @@ def test_wrong_mapping_is_reported() -> None:
     assert reported == {
         ("plan", "mapping"): "Value error, a field needs a source; write path or const",
         ("nickname", "mapping", "const"): (
-            "Value error, const excludes all other options; remove it or them"
+            "Value error, const excludes all other options; write const alone, or remove const"
         ),
         ("card_number", "mapping", "const"): (
-            "Value error, const excludes all other options; remove it or them"
+            "Value error, const excludes all other options; write const alone, or remove const"
         ),
         ("profile_url", "mapping"): reported["profile_url", "mapping"],
         ("pick",): "Input should be 'one' or 'first'",

@@ -35,7 +35,7 @@ async def admin_listening(
 ) -> AsyncIterator[None]:
     """Serve the admin listener on bound sockets. ``host`` is ``admin.host``.
 
-    ``settings`` are Tornado's application settings. Features may read them, and add some.
+    ``settings`` are the settings of the Tornado application. Features may read and add settings.
     """
     arguments = {
         "operations": operations,

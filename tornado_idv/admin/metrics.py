@@ -36,7 +36,7 @@ LabelsT = TypeVar("LabelsT", bound=str | tuple[str, ...])
 
 
 def render(report: Report, keys: KeyOverview, accept: str) -> tuple[bytes, str]:
-    """Return the metrics in a format for the ``Accept`` header, and their content type."""
+    """Return the metrics and their content type. The header ``Accept`` selects the format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_ReportCollector(report, keys))
     encode, content_type = choose_encoder(accept)
@@ -112,7 +112,7 @@ class _ReportCollector(Collector):
         text = "Servers in use for lookups."
         yield gauge("idv_backend_server", text, servers, "backend", "server", "role")
         users = {each.name: each.users for each in backends if each.users is not None}
-        yield gauge("idv_fixture_users", "Users of a fixture.", users, "backend")
+        yield gauge("idv_fixture_users", "Users of a backend, if known.", users, "backend")
 
     def _cache(self) -> Iterator[core.Metric]:
         counters = self._counters

@@ -30,7 +30,7 @@ class Part(Protocol):
 
 
 class Operations(Protocol):
-    """The service for admin handlers. ``backends`` are the names of its backends, in order."""
+    """Operations on the service, for handlers. ``backends`` has the backends' names, in order."""
 
     keys: KeyRing
     identifiers: Identifiers

@@ -81,7 +81,7 @@ class ProcessReport(Struct):
 
     @property
     def sources(self) -> dict[str, BackendReport]:
-        """Reports of backends and of the sources of parts, by their names in `Report.degraded`."""
+        """Reports of backends, by "backend NAME", and of the sources of `parts`, by their names."""
         named = {f"backend {each.name}": each for each in self.backends}
         of_parts = chain.from_iterable(each.sources for each in self.parts.values())
         return named | {each.name: each for each in of_parts}
@@ -101,7 +101,7 @@ class WorkerReport(Struct):
 class Report(Struct):
     """The report of a service: of its one process, or summed over its workers.
 
-    The process ``pid`` handles signals. ``missing`` has the names of workers that do not serve.
+    Signals go to the process ``pid``. ``missing`` has the names of workers that do not serve.
     ``restarts`` counts restarts of ended processes.
     """
 
@@ -117,7 +117,7 @@ class Report(Struct):
 
     @property
     def parts(self) -> list[str]:
-        """All names that `degraded` can return, except for workers."""
+        """The names of all parts that may fail, without the workers."""
         parts = (name for name, each in self.process.parts.items() if not each.sources)
         return [*self.process.sources, *parts]
 

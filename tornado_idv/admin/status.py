@@ -21,7 +21,7 @@ _OPERATIONS = ("url", "card", "batch", "verify")
 FAILURES = ("backend_unavailable", "internal", "overloaded")
 """The error codes of responses with a status of 500 or more."""
 _SOON = 14 * 86400.0
-"""A key is listed as expiring soon during this time before its expiry, in seconds."""
+"""In this number of seconds before its expiry, a key is listed as expiring soon."""
 _MAX_EXPIRING = 20
 _own_version = cache(partial(version, "tornado-idv"))  # reads a file
 
@@ -82,7 +82,7 @@ def status(report: Report, keys: KeyOverview) -> Record:
 
 
 def operation_of(route: str, code: str) -> str:
-    """Return the operation of a response for metrics. ``route`` is ``-`` without a request."""
+    """Return the metric label ``operation``. ``route`` is ``-`` if no request was parsed."""
     name = route.removeprefix("identify/")
     if name in _OPERATIONS:
         return name

@@ -8,7 +8,7 @@ import sys
 
 
 def _stop_at_once(*_: object) -> None:
-    """Exit immediately, because before its start, a service has nothing to finish."""
+    """Exit immediately, because the service has not started and has no requests to finish."""
     os._exit(0)
 
 

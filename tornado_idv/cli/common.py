@@ -67,7 +67,7 @@ config_option = click.option(
     envvar="TORNADO_IDV_CONFIG",
     default=_find_config,
     show_default="config.yaml",
-    help=f"The configuration file; also $TORNADO_IDV_CONFIG. Without config.yaml: {_IN_ETC}.",
+    help=f"The configuration file, also $TORNADO_IDV_CONFIG. If config.yaml is missing: {_IN_ETC}.",
 )
 
 
@@ -102,7 +102,7 @@ def examples(*lines: str) -> str:
 
 
 def parsed_by(parse: Callable[[str], T]) -> Callable[..., T | None]:
-    """Return an option callback that calls ``parse`` and raises `click.BadParameter`."""
+    """Return an option callback that calls ``parse`` and reports `ValueError` as wrong use."""
 
     def callback(_context: object, _parameter: object, text: str | None) -> T | None:
         try:
@@ -127,7 +127,7 @@ def show(record: Record, lines: Iterable[str], *, as_json: bool, err: bool = Fal
 
 
 def report(text: str, record: Record, *, as_json: bool) -> None:
-    """Print the result of a change. If printing fails, the change remains."""
+    """Print the result of a finished change. If printing fails, the command still succeeds."""
     if not as_json:
         print_message(text)
         return

@@ -64,7 +64,7 @@ def replaced_file(path: Path, *, keeps_rights: bool = False) -> Iterator[IO[str]
 
 
 def _keep_rights(target: Path, beside: str) -> None:
-    """Copy mode, owner and group of the old file, if permitted. Another group gets no rights."""
+    """Copy owner, group and mode of the old file. If the groups differ, omit the group's rights."""
     with suppress(FileNotFoundError):
         old = target.stat()
         with suppress(PermissionError):

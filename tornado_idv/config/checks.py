@@ -22,11 +22,11 @@ from tornado_idv.keys.token import digest, is_token68
 
 _Entry = tuple[str, yaml_loader.Mapping]
 _Value = tuple[str, yaml_loader.Mark, str]
-"""A setting: path, position, value. A value that must be unique is in canonical form."""
+"""The path, position and value of a setting. `_digests` replaces a token by its SHA-256."""
 
 
 def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
-    """Yield a problem for each setting that conflicts with another, or lacks another."""
+    """Yield a problem for each wrong combination of settings."""
     keys = list(_entries(tree, "auth", "keys"))
     backends = list(_entries(tree, "backends"))
     yield from _duplicates(file, _texts(backends, "name"), "another backend has this name")
@@ -35,7 +35,7 @@ def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
         for path, each in backends
         if isinstance(shadow := value_at(each, "shadow"), yaml_loader.Mapping)
     ]
-    yield from _duplicates(file, _texts(shadows, "state"), "another shadow has this file")
+    yield from _duplicates(file, _texts(shadows, "state"), "another shadow writes to this file")
     needed: tuple[tuple[str, str, Any], ...] = (
         ("shared_cache", "shared_cache", value_at(tree, "shared_cache")),
         *(("backends.shadow", path, shadow) for path, shadow in shadows),
@@ -50,14 +50,14 @@ def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
         # Without a space after the colon, "token:idv_..." is one name: the model reports it.
         names = [name for name in key if name.partition(":")[0] in ("sha256", "token")]
         if not names:
-            yield Problem(file, *key.mark, path, "needs sha256, or token in a demo or on loopback")
+            yield Problem(file, *key.mark, path, "needs sha256; a demo or loopback allows token")
         elif len(names) > 1:
             yield Problem(file, *names[1].mark, path, "has sha256 and token; leave one out")
     yield from _listener_checks(tree, file, keys)
     workers = value_at(tree, "server", "workers")
     if is_demo(tree) and isinstance(workers, yaml_loader.Text) and workers != "1":
         message = (
-            "demo: true needs workers: 1, since the test double keeps its state in one process"
+            "demo: true needs workers: 1, because the test double keeps its state in one process"
         )
         yield Problem(file, *workers.mark, "server.workers", message)
 
@@ -122,9 +122,9 @@ def _duplicates(file: str, values: Iterable[_Value], message: str) -> Iterator[P
 
 
 def is_demo(tree: Any) -> bool:
-    """Return whether ``demo`` is on. A malformed value counts as on.
+    """Return whether ``demo`` is true or malformed.
 
-    Otherwise the checks would report plain tokens in addition to the malformed value.
+    If a malformed ``demo`` counted as false, each plain token would be a further error.
     """
     value = value_at(tree, "demo")
     try:
@@ -146,6 +146,6 @@ def key_conflicts(
         elif key.digest in by_digest:
             text = (
                 f"the key {by_digest[key.digest]} in the key store {name} has the token of "
-                f"{key.id}; remove this one"
+                f"{key.id}; remove the key from auth.keys"
             )
             yield SettingError(text, "auth", "keys", i)

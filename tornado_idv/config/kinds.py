@@ -93,7 +93,7 @@ def _settings_type(backends: _Choices, shared_caches: _Choices) -> type[Settings
 
 @cache  # a reload compares sections by their types, too
 def _section(name: str) -> tuple[type[Options], FieldInfo]:
-    """Return the model and the field of a section, with the settings that features add."""
+    """Return the model of a section with the settings of all features, and the section's field."""
     field = copy(Settings.model_fields[name])
     base: Any = field.annotation
     added = [resolve_name(each.options[name]) for each in FEATURES if name in each.options]
@@ -112,8 +112,8 @@ def _section(name: str) -> tuple[type[Options], FieldInfo]:
 def _entry(base: type[Options], choices: _Choices, noun: str) -> Any:
     """Return the type of a section whose ``kind`` selects the type of its options.
 
-    An annotated union is not used, because Python reduces a union of one type to that type. With
-    one installed kind, another kind would then be reported as many unknown options.
+    An annotated union is not used, because Python reduces a union of one type to that type. If
+    only one kind were installed, a wrong ``kind`` would cause an error for each of its options.
     """
     if not choices:
 

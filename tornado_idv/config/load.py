@@ -27,9 +27,9 @@ from tornado_idv.interfaces.hookspecs import Kinds
 class ConfigFile:
     """The content of a configuration file. It is read once, so settings and positions match.
 
-    ``signature`` was taken before the file was read. ``port`` is an option of the command line.
-    It replaces ``server.port`` and ``server.listen``. `load` fills ``named`` with the signatures
-    of the TLS files and of the files in ``${file:…}``, each taken before its file is read.
+    ``signature`` is the signature of the file from before it was read. The option ``--port`` gives
+    ``port``. It replaces ``server.port`` and ``server.listen``. `load` adds the TLS files and the
+    files in ``${file:…}`` to ``named``, each with its signature from before it is read.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class ConfigFile:
         return cls(path, require_file(path), signature, port)
 
     def addresses_for(self, settings: Settings) -> tuple[Address, ...]:
-        """Return the addresses to listen on. ``settings`` are those of this file."""
+        """Return the addresses to listen on. ``settings`` is the result of `load`."""
         server = settings.server
         return server.addresses if self.port is None else (Address(server.host, self.port),)
 
@@ -66,7 +66,7 @@ class ConfigFile:
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Convert a `SettingError` of the block to a `ConfigError` at its position in the file."""
+        """If the ``with`` block raises `SettingError`, raise `ConfigError` with its position."""
         try:
             yield
         except SettingError as error:
@@ -143,7 +143,7 @@ def _first_site(tree: Any) -> str:
 
 
 def _identifiers(tree: Any) -> Identifiers | None:
-    """Return the parser of canaries' identifiers; ``None`` if ``identifiers`` is not valid."""
+    """Return the parser for canary options; ``None`` if the section ``identifiers`` is invalid."""
     with suppress(ValidationError):
         own = IdentifierSettings.model_validate(value_at(tree, "identifiers") or {})
         settings = Settings.model_construct(profile_sites=(), backends=(), identifiers=own)

@@ -1,7 +1,7 @@
 """Reads single sections of `config.yaml`, for commands that need no more of the file.
 
-The rest of the file may be invalid: it may refer to secrets that the operator cannot read, or be in
-the middle of an edit.
+The rest of the file may be invalid, for example because the operator cannot read a secret in it, or
+is editing the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class AdminSettings(Options):
-    """The operator's listener; unless it is on loopback, requests need a key with scope admin."""
+    """The admin listener. On a non-loopback address, requests need a key with scope admin."""
 
     host: Host = "127.0.0.1"
     """The address or host name to listen on."""
@@ -36,8 +36,8 @@ def load_parts(
 ) -> ModelT:
     """Return the sections of the file at ``path`` that are fields of the model ``parts``.
 
-    Raises `ConfigError` if the file is not YAML, and for an unresolved reference in the setting
-    ``needed``. Raises `StartError` if the file cannot be read or these sections are not valid.
+    Raises `StartError` if the file cannot be read or these sections are not valid. Raises
+    `ConfigError` if the file is not YAML or a ``${…}`` in the setting ``needed`` is unresolved.
     """
     resolved = Resolved(yaml_loader.read(require_file(path), str(path)), path, environ)
     if problems := [each for each in (*resolved.absent, *resolved.invalid) if each.path == needed]:

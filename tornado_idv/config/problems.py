@@ -1,7 +1,7 @@
 """Turns validation errors into problems with their positions in the file.
 
-A pydantic error has a location: the steps from the root to the value. Some steps are tags of unions
-and not in the file. The JSON Schema identifies these tags.
+A pydantic error has a location: the steps from the root to the value. If a step is the tag of a
+union, it is not in the file. The JSON Schema of the settings lists all tags.
 
 No message repeats a value, because it may be a secret.
 """
@@ -68,9 +68,9 @@ _EXPECTED = {
 }
 _REFUSED = {
     **MISSING,
-    "shared_limits": "removed in 1.0: each machine counts alone; remove this section, and limit "
-    "the total of all machines in their load balancer, as by limit_req of nginx or a stick-table "
-    "of haproxy",
+    "shared_limits": "removed in 1.0: limits apply to each machine separately; remove this "
+    "section, and limit the total of all machines in their load balancer, for example by "
+    "limit_req in nginx or a stick-table in haproxy",
 }
 """Messages for removed settings, by the path without indices of lists."""
 
@@ -110,7 +110,7 @@ def _schema_of(model: type[BaseModel]) -> Schema:
 def problems(
     error: ValidationError, model: type[BaseModel], tree: Any, file: str
 ) -> Iterator[Problem]:
-    """Yield a problem for each error of pydantic, except those that only follow from others."""
+    """Yield a problem for each error of pydantic, but none for a consequence of another error."""
     schema = _schema_of(model)
     details = error.errors(include_url=False, include_input=False)
     unknown = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
@@ -198,7 +198,8 @@ class Location(NamedTuple):
 
     ``path`` ends before the first name that is not safe to print. ``value`` is the value at the
     place or, for a missing value, the mapping or list around it. ``known`` are the settings allowed
-    in ``value``. If its member ``tag`` selects its type, ``choices`` are the values of ``tag``.
+    in ``value``. If a setting in ``value`` selects the type of ``value``, such as ``kind``, ``tag``
+    is the name of this setting, and ``choices`` are its possible values.
     """
 
     path: Steps

@@ -1,6 +1,6 @@
 """Replaces ``${env:NAME}`` and ``${file:path}`` in values by variables and contents of files.
 
-``$${`` stands for a plain ``${``. Names of settings are not changed.
+``$${`` stands for a literal ``${``. References in names of settings are not replaced.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class _AbsentError(ValueError):
 class Resolved:
     """A copy of a configuration with its references replaced. ``tree`` contains its values.
 
-    A text with an unresolved reference is kept. Relative paths are relative to ``base_dir``, the
-    folder of the configuration at ``path``. One newline at the end of a file is dropped.
-    ``absent`` are references to unset variables and unreadable files. ``invalid`` are references
-    with an error on every machine. ``values`` are the texts that replaced references, mostly
-    secrets. ``files`` has the signature of each file in a reference, taken before it was read.
+    If a reference cannot be resolved, the text around it stays unchanged. Relative paths are
+    relative to ``base_dir``, the folder of the configuration at ``path``. One newline at the end
+    of a file is dropped. ``absent`` are references to unset variables and unreadable files.
+    ``invalid`` are references with an error on every machine. ``values`` are the replacements,
+    mostly secrets. ``files`` has the signature of each file from before it was read.
     """
 
     def __init__(self, tree: Any, path: Path, environ: Mapping[str, str]) -> None:
@@ -82,7 +82,7 @@ class Resolved:
             return "${"
         if match["source"] is None:
             raise ValueError(
-                "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
+                "not a reference; write ${env:NAME}, ${file:path}, or $${ for a literal ${"
             )
         name = match["name"]
         try:

@@ -63,7 +63,7 @@ class DrainSettings(Options):
     delay: Duration = 0.0
     """The time after the stop signal in which new connections are still accepted."""
     timeout: Duration = 15.0
-    """The maximum time after the delay for requests in flight to finish."""
+    """The maximum time for requests in flight to finish, counted from the end of ``delay``."""
 
 
 class TlsSettings(Options):
@@ -127,7 +127,7 @@ class ServerSettings(Options):
     fast_path: Annotated[
         bool, Field(validation_alias=AliasChoices("fast_path", "packet_cache")), APPLIED
     ] = True
-    """Whether a request with the same head as an earlier one skips the parser, to save time."""
+    """Whether the parsed head of a request is reused for later equal heads, to save time."""
     trusted_proxies: Annotated[tuple[Network, ...], APPLIED] = ()
     """The proxies whose ``X-Forwarded-For`` is trusted: addresses, networks or ``unix:``."""
     tls: TlsSettings | None = None
@@ -153,13 +153,13 @@ class ServerSettings(Options):
         if not exposed or self.tls or {*self.trusted_proxies} - {UNIX}:
             return None
         return (
-            f"plain HTTP on {', '.join(exposed)}: anyone on the network between can read keys and "
+            f"plain HTTP on {', '.join(exposed)}: anyone on the network can read keys and "
             "users; set server.tls, or server.trusted_proxies for a proxy with TLS in front"
         )
 
 
 class MissLimitSettings(Options):
-    """A limit of lookups without a user (404 and 422). A plain rate may replace the section."""
+    """A limit of misses: lookups with the result 404 or 422. A rate may replace the section."""
 
     # In JSON Schema, "pattern" applies to strings alone, and "properties" to objects alone.
     model_config = ConfigDict(
@@ -167,7 +167,7 @@ class MissLimitSettings(Options):
     )
 
     rate: RateLimit
-    """The maximum rate of lookups without a user. Above it, every lookup of the key is refused."""
+    """The maximum rate of misses. Above this rate, all lookups with the same key are refused."""
     log_only: bool = False
     """Whether lookups over the limit are logged instead of refused."""
 
@@ -183,7 +183,7 @@ class KeyLimitSettings(Options):
     requests: RateLimit | None = None
     """The maximum rate of requests with a key, such as ``100/second``."""
     misses: MissLimitSettings | None = None
-    """The maximum rate of lookups without a user (404 and 422) with a key."""
+    """The maximum rate of misses with a key: lookups with the result 404 or 422."""
 
 
 class LimitSettings(KeyLimitSettings):
@@ -273,7 +273,7 @@ class LoggingSettings(Options):
     health_checks: Annotated[bool, APPLIED] = True
     """Whether successful requests for ``server.health_path`` are in the access log."""
     ids: Literal["none", "hash", "full"] = "none"
-    """The requested user's identifier in the access log: none, a keyed hash, or in full."""
+    """The requested user in the access log: not shown, shown as a keyed hash, or in full."""
 
 
 class Settings(Options):
@@ -292,7 +292,7 @@ class Settings(Options):
     cache: Annotated[CacheLimits, APPLIED] = CacheLimits()
     """The cache of answers."""
     shared_cache: SharedCacheOptions | None = None
-    """The cache that processes share, used after ``cache``. By default there is none."""
+    """A cache shared by processes, queried after a miss in ``cache``. By default there is none."""
     identifiers: Annotated[IdentifierSettings, APPLIED] = IdentifierSettings()
     """The valid forms of nicknames and card numbers."""
     backends: Annotated[tuple[BackendOptions, ...], Field(min_length=1), APPLIED]
@@ -309,7 +309,7 @@ class Settings(Options):
 
     @property
     def shadows(self) -> tuple[BackendOptions, ...]:
-        """The shadows: backends that answer no lookup, and are only compared with others."""
+        """The shadows: backends for comparison. No response uses the result of a shadow."""
         return tuple(each for each in self.backends if each.shadow is not None)
 
     @field_validator("backends")

@@ -1,4 +1,4 @@
-"""Types of single settings, in addition to those shared with plugins.
+"""Types for settings of the core. The types for plugins are in `tornado_idv.options`.
 
 No message repeats a value, because it may be a secret.
 """

@@ -1,4 +1,4 @@
-"""The configuration of ``serve --demo``, and a stop of the service at the end of standard input."""
+"""The configuration of ``serve --demo``, and the implementation of ``serve --stop-on-eof``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def demo_config(users: Path, port: int | None) -> Iterator[ConfigFile]:
 
 
 def terminate_on_eof() -> None:
-    """Send SIGTERM to this process at the end of standard input, in a thread."""
+    """Start a thread. At the end of standard input, it sends SIGTERM to this process."""
     threading.Thread(target=_wait_for_eof, daemon=True).start()
 
 

@@ -47,8 +47,8 @@ class CanaryOptions(Options):
     """A canary: a user who must always be found.
 
     If this user is missing, "not found" is not trusted, because the source may have lost its users,
-    or the right to read them. ``plan`` and ``absent`` also detect a wrong plan, and disabled users
-    who are found. With one of these options, a failed check makes all answers untrusted.
+    or the right to read them. If ``plan`` or ``absent`` is set, a failed check makes "found"
+    untrusted, too.
     """
 
     nickname: str | None = None
@@ -60,11 +60,10 @@ class CanaryOptions(Options):
     absent: str | None = None
     """A disabled user who must not be found, as @nickname or the digits of a card."""
     max_age: Duration = 5.0
-    """The maximum age of a canary check that confirms an answer.
+    """The time for which one lookup of the canary confirms answers, from the start of this lookup.
 
-    The age is the time from the start of the canary's lookup to the end of the user's lookup. With
-    0s, the canary is looked up after each lookup of a user that needs a confirmation. If several
-    canaries differ in ``max_age``, the shortest time counts."""
+    After this time, the next answer that needs a confirmation causes a new lookup of the canary.
+    With 0s, each of these answers causes one. For several canaries, the shortest time applies."""
 
     @field_validator("nickname", "card_number", "absent")
     @classmethod
@@ -94,9 +93,9 @@ _Canary = Annotated[
 
 
 class ShadowOptions(Options):
-    """The options of a shadow: a backend that never answers, and is compared with the others.
+    """The options of a shadow: a backend for comparison. No response uses its results.
 
-    A shadow gets a sample of the real lookups, after their responses.
+    A sample of the lookups is repeated in the shadow, after the response to the client.
     """
 
     sample: Percentage
@@ -125,7 +124,7 @@ class BackendOptions(Options):
     on_unavailable: Literal["fail", "continue"] = "fail"
     """The behaviour of a lookup while this backend is unavailable: fail, or query the next backend.
 
-    With continue, a user unknown to all later backends still gives 503, never 404."""
+    With continue, a lookup of a user unknown to all later backends gives 503, never 404."""
     match: Pattern | None = None
     """A regular expression for the whole query: @nickname or the digits of a card.
 
@@ -133,7 +132,8 @@ class BackendOptions(Options):
     max_concurrent: Annotated[WholeNumber, Field(ge=1)] = 64
     """The maximum number of concurrent lookups in this backend, per process.
 
-    A further lookup waits for up to half of its remaining time, and then fails as unavailable."""
+    A further lookup waits for up to half of the time to the end of ``server.request_timeout``.
+    Then it fails as unavailable."""
     breaker: BreakerOptions = BreakerOptions()
     """The circuit breaker of this backend."""
     cache_ttl: Duration | None = None
@@ -143,7 +143,7 @@ class BackendOptions(Options):
     canary: _Canary | None = None
     """One to five users who must be found. Without them, "not found" is not trusted."""
     shadow: ShadowOptions | None = None
-    """Makes this backend a shadow: it never answers, and is compared with the others."""
+    """Makes this backend a shadow: it is for comparison, and no response uses its results."""
     _folds_nicknames: bool = PrivateAttr(default=False)
 
     @model_validator(mode="after")
@@ -274,7 +274,7 @@ class Backend(ABC, Generic[OptionsT]):
         """Release the resources of `open`."""
 
     def on_change(self, listener: Callable[..., None]) -> None:
-        """Set the listener: the function that `notify_changed` calls with its arguments."""
+        """Set the listener: `notify_changed` passes all its arguments to this function."""
         self._on_change = listener
 
     def notify_changed(self, *queries: Query) -> None:
@@ -291,7 +291,7 @@ class Backend(ABC, Generic[OptionsT]):
         self._on_available = listener
 
     def notify_available(self, *, verified: bool = False) -> None:
-        """Let the next lookup probe an open circuit breaker.
+        """If the circuit breaker is open, let the next lookup call the backend as a probe.
 
         A backend may call this when its source responds again. With ``verified``, the backend has
         made sure that lookups succeed. Then the circuit breaker closes, and earlier failures no

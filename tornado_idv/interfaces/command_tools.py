@@ -24,7 +24,7 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True)
 class CommandTools:
-    """Common parts of all commands. With them, commands of plugins behave like the others.
+    """The options and the error output of built-in commands, for the commands of plugins.
 
     ``config_option`` and ``json_option`` are decorators. They add the parameters ``config_path``
     and ``as_json``. ``read_backends`` returns the options of the backends in a configuration

@@ -18,15 +18,15 @@ class Feature:
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Commands of ``tornado-idv`` by name: the place and the summary of each command."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Settings by section of the configuration, such as ``server``: the place of a model with the
-    added fields."""
+    """Places of models, by section of the configuration, such as ``server``. The fields of a model
+    are added to the section."""
     routes: str | None = None
     """A function that returns the feature's `Route`s. Its arguments are the `Settings`, and the
-    routes of the core and of earlier features."""
+    routes of the core and of the preceding `FEATURES`."""
     admin_routes: str | None = None
     """An asynchronous context manager, open while the admin listener is open. Its arguments are the
-    `Operations` and the settings of the application. It yields handlers by path. A handler replaces
-    the core's handler with the same path."""
+    `Operations` and the settings of the Tornado application. It yields a mapping from paths to
+    handlers. For a path of the core, the feature's handler replaces the core's handler."""
     events: str | None = None
     """A function that takes the environment of the process, and returns a `Listener`."""
     part: str | None = None

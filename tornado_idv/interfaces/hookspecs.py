@@ -54,21 +54,21 @@ def idv_commands(tools: CommandTools) -> Sequence[click.Command]:  # type: ignor
 def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | None]:  # type: ignore[empty-body]
     """Look a user up. The service calls this hook for each uncached lookup.
 
-    Every configured backend implements the hook through its guard. The implementation of a plugin
-    is ``async def``. It is awaited after all backends, even with ``tryfirst``, and only if no
-    backend found the user. Before ``deadline`` (seconds of the event loop's clock), it returns an
-    `Answer` with the user, or ``None`` for "not known here". An `Answer` without a user also means
-    "not known here", and can limit the time to live of this result. If the result cannot be
+    The service itself implements the hook for each configured backend. The implementation of a
+    plugin is ``async def``. It is awaited after all backends, even with ``tryfirst``, and only if
+    no backend found the user. Before ``deadline`` (seconds of the event loop's clock), it returns
+    an `Answer` with the user, or ``None`` for "not known here". An `Answer` without a user also
+    means "not known here", and can limit the time to live of this result. If the result cannot be
     determined, it raises `Unavailable` or `Broken`.
     """
 
 
 @hookspec
 def idv_lookup_finished(query: Query, outcome: Answer | LookupFailed, cached: bool) -> None:  # noqa: FBT001
-    """Observe a finished lookup. The service calls this hook once per lookup or ``cached`` answer.
+    """Observe a finished lookup or, with ``cached``, an answer from the cache.
 
-    Concurrent callers with the same query share one lookup. The hook is called after all of them
-    have their answers. If the lookup failed, these answers may be stale. The hook is not called for
-    a failure repeated from ``cache.failure_memo``. An exception raised by an implementation is
-    logged, and does not affect the lookup.
+    Concurrent callers with the same query share one lookup. The hook is called once for all of
+    them, after they have their answers. If the lookup failed, these answers may be stale. If
+    ``cache.failure_memo`` repeats a failure without a lookup, the hook is not called. An exception
+    raised by an implementation is logged, and does not affect the lookup.
     """

@@ -48,8 +48,8 @@ class UserTransaction(ABC):
     def commit(self) -> None:
         """Make the changes visible.
 
-        Raises `Unavailable` if the result is unknown. The reason of the error then says that the
-        changes may be visible or not.
+        Raises `Unavailable` if the changes may or may not be visible, for example after a lost
+        connection. The reason of the error must explain this.
         """
 
 
@@ -87,5 +87,5 @@ class UserStore(ABC):
     def transaction(self, *, in_place: bool) -> AbstractContextManager[UserTransaction]:
         """Begin a transaction. If the block ends without a commit, the changes are rolled back.
 
-        Without ``in_place``, the commit may replace the whole source, such as a file by a copy.
+        Without ``in_place``, the commit may replace the source by a copy with the changes.
         """

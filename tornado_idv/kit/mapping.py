@@ -194,7 +194,7 @@ ExpressionText = Annotated[str, checked_by(Expression)]
 """A JMESPath expression."""
 
 ListText = Annotated[ExpressionText, checked_by(_check_no_projection)]
-"""A JMESPath expression for a record, or for a list of whole records."""
+"""A JMESPath expression for a record or a list of records, but not for members of records."""
 
 
 def _parse(text: str) -> Node:
@@ -221,7 +221,7 @@ def _parse(text: str) -> Node:
             return parsed
         negated = _NEGATED.search(text)
         right = f"!({negated[1]}) for {negated[0]}" if negated else "!(a.b), !(a == b), a || b"
-        problem = f"negates too little, and has one result for all responses; write {right}"
+        problem = f"has the same result for every response; write {right}"
     raise ValueError(f"not a JMESPath expression: {text or 'it'} {problem}")
 
 
@@ -259,7 +259,7 @@ def _paths(node: Node) -> Iterator[list[str]]:
 
 
 def has_path(value: Any, names: Sequence[str]) -> bool:
-    """Return whether a path exists in a document, even with null, or in one element of a list."""
+    """Return whether a path exists, also with the value null. In a list, one element suffices."""
     if not names:
         return True
     if isinstance(value, list):
@@ -284,7 +284,7 @@ class FieldOptions(Options):
     @classmethod
     def _check_alone(cls, const: str | None, info: ValidationInfo) -> str | None:
         if const is not None and any(info.data.values()):
-            raise ValueError("const excludes all other options; remove it or them")
+            raise ValueError("const excludes all other options; write const alone, or remove const")
         return const
 
     @model_validator(mode="after")
@@ -302,7 +302,7 @@ FieldSource = Annotated[
 
 
 class MappedField:
-    """A user's field with a compiled expression. Without a source, the field is always missing."""
+    """A user's field with a compiled expression. Without ``source``, the field is missing."""
 
     def __init__(self, name: str, source: FieldSource | None) -> None:
         options = source
@@ -333,7 +333,7 @@ class MappedField:
         if type(value) is not str:
             hint = ""
             if type(value) in (int, float):
-                hint = f"; use to_string({self.expression.text}) if no leading zeros are lost"
+                hint = f"; use to_string({self.expression.text}) unless leading zeros are needed"
             raise self.error(f"is {json_type(value)}, not text{hint}")
         if not strict_json.is_unicode(value):
             raise self.error("has a lone surrogate")

@@ -237,7 +237,7 @@ class BackendConformance:
         finally:
             _nickname_case.reset(before)
         if not backend.options.folds_nicknames:
-            pytest.skip("only for a backend that tornado_idv.kit.testing.make_backend has built")
+            pytest.skip("requires a backend built by tornado_idv.kit.testing.make_backend")
         async with open_backends([backend]):
             assert await _find(backend, ByNickname(first.nickname.lower())) == stored
 
