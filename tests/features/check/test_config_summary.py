@@ -79,7 +79,7 @@ admin: {{port: 9}}
         ("backend 1", 'crm (remote), timeout 2s, cached 0s, "not found" cached 1.5s'),
         ("backend 2", 'members (table), timeout 800ms, cached 90s, "not found" cached 2h'),
         ("cache", "up to 5 found, 6 not found"),
-        ("demo", "yes: plain tokens are allowed in the file"),
+        ("demo", "yes: auth.keys may contain tokens in plain text"),
     ]
 
 

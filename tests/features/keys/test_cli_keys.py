@@ -125,7 +125,7 @@ NOT_ISSUED = [
     (["x", "--owner", "a\nb"], "--owner: must be at most 200 printable characters"),
     (["x", "--note", "a" * 201], "--note: must be at most 200 printable characters"),
     (["shop"], "the key shop exists already"),
-    (["gone"], "the key gone was revoked; its id is not used again"),
+    (["gone"], "the key gone was revoked; its id cannot be used again"),
 ]
 
 

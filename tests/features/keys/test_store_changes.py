@@ -117,7 +117,7 @@ def test_revoked_key_stays_revoked_and_listed(place: KeyStoreLocation) -> None:
             store.set_disabled("shop", disabled=False)
         with pytest.raises(KeyStoreError, match="shop was revoked; issue a key with another id"):
             store.rotate("shop", Token(digest("x"), CREATED), overlap=1.0, expires=None)
-        with pytest.raises(KeyStoreError, match="shop was revoked; its id is not used again"):
+        with pytest.raises(KeyStoreError, match="shop was revoked; its id cannot be used again"):
             store.add([record("shop", issue("shop"))])
 
 

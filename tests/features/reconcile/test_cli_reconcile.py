@@ -378,8 +378,8 @@ INVALID = "".join(f"{line},{line}@example.com,\n" for line in range(9))
         (BOB * 9 + INVALID, ("--max-invalid", "10", "--max-gone", "9"), 0, ""),
         ("1,4.00012E+15,\n", ("--by", "card"), 1, "a spreadsheet has rounded card numbers"),
         ("1,4001,\n2,77,\n", ("--by", "card", "--max-gone", "0"), 1, "were leading zeros lost?"),
-        ("1,4001,\n2,7777,\n", ("--by", "card", "--max-gone", "0"), 1, "if that is right"),
-        ("2,77,\n", ("--by", "card", "--max-gone", "0"), 1, "if that is right"),
+        ("1,4001,\n2,7777,\n", ("--by", "card", "--max-gone", "0"), 1, "really gone"),
+        ("2,77,\n", ("--by", "card", "--max-gone", "0"), 1, "really gone"),
     ],
 )
 def test_bounds_are_of_the_accounts_that_they_are_about(

@@ -1,4 +1,4 @@
-"""Requests of commands to the admin listener of the running service."""
+"""A client of the running service's admin listener, for commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Parts(BaseModel):
 
 
 class AdminUnavailable(IdvError):
-    """The admin listener sends no response, or an error. The message gives the reason."""
+    """The admin listener cannot be reached, or responds with an error. The message says why."""
 
 
 class WrongRequest(IdvError):
@@ -41,7 +41,7 @@ class WrongRequest(IdvError):
 
 @dataclass(frozen=True)
 class AdminListener:
-    """A client of the running service's admin listener. Its fields are options of a command."""
+    """A client of the admin listener. It has the values of --config, --token-file and --json."""
 
     config_path: Path
     token_file: Path | None
@@ -52,9 +52,9 @@ class AdminListener:
     ) -> Record:
         """Send a request, and return the JSON object of the response.
 
-        Of config.yaml, only the section ``admin`` is read: other sections may have become invalid
-        since the start of the service. Raises `StartError` if the section is missing,
-        `WrongRequest`, or `AdminUnavailable`, for example after ``timeout`` seconds.
+        Of config.yaml, only the section ``admin`` is read, because other sections may be invalid.
+        Raises `StartError` for a wrong setting or token file, `WrongRequest` after the status 422,
+        and `AdminUnavailable` after any other error, or no response in ``timeout`` seconds.
         """
         settings = load_parts(self.config_path, os.environ, _Parts).admin
         if settings is None:
@@ -91,13 +91,13 @@ class AdminListener:
     def show(
         self, record: Record, lines: Iterable[str], code: Exit = Exit.DONE, *, err: bool = False
     ) -> NoReturn:
-        """With ``--json``, print ``record``, otherwise ``lines``. Exit with the code ``code``."""
+        """With ``--json``, print ``record``. Otherwise, print ``lines``. Exit with ``code``."""
         show(record, lines, as_json=self.as_json, err=err)
         sys.exit(code)
 
 
 def admin_command(command: Callable[..., NoReturn]) -> Callable[..., None]:
-    """Add ``--config``, ``--token-file`` and ``--json``, and pass them as an `AdminListener`."""
+    """Add three options to a command, and pass their values to it as one `AdminListener`."""
 
     @wraps(command)
     def run(

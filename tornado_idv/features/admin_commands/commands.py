@@ -61,7 +61,7 @@ _CACHED = {
     "found": "a found user",
     "not_found": '"not found"',
     "stale": "an expired answer, served only if the lookup fails",
-    "failure": "a failure, served again during cache.failure_memo",
+    "failure": "a failure; the lookup is repeated only after cache.failure_memo",
     "absent": "nothing",
 }
 
@@ -119,8 +119,8 @@ def reload(admin: AdminListener) -> NoReturn:
 
     After an error, the whole old configuration stays effective.
 
-    Exit codes: 0 done; 1 the configuration is wrong; 3 could not be determined: no response, or a
-    file or backend cannot be opened.
+    Exit codes: 0 done; 1 the configuration is wrong; 3 no response, or a file or backend cannot
+    be opened.
     """
     other_codes = {ConfigError: Exit.NO}
     with exit_on_error(Exit.UNDETERMINED, as_json=admin.as_json, other_codes=other_codes):

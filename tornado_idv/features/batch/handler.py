@@ -40,9 +40,9 @@ MAX_ITEMS = 100
 DEGRADED_TIME = 600.0
 """Batch responses have ``"degraded": true`` for this many seconds after a backend has failed."""
 _GROUP, _PAUSE = 16, 0.001
-"""Each time a batch has started ``_GROUP`` lookups, it pauses for ``_PAUSE`` seconds.
+"""Every ``_GROUP`` lookups, a batch pauses ``_PAUSE`` seconds, so that single lookups can start.
 
-During a pause, single lookups can start. A lock ensures that only one batch pauses at a time.
+Pauses do not overlap, so that several batches together start lookups no faster than one batch.
 """
 Item = tuple[Operation, dict[str, Any]]
 
@@ -140,7 +140,7 @@ class BatchHandler(AuthenticatedHandler):
 
 
 def _read_cached(api: ApiContext, _: Operation, key: ApiKey, body: bytes) -> KnownBody | None:
-    """Return the cached answer to each query of a batch, or ``None`` unless all are cached."""
+    """Return the cached answers to a batch, or ``None`` if the answer to an item is not cached."""
     cached: list[tuple[Query, Answer]] = []
     for operation, record in parse_items(body):
         query = operation.parse(api.identifiers, text_member(record, operation.field))
@@ -182,7 +182,7 @@ def _combine(api: ApiContext, results: Sequence[Result]) -> Result:
 
 
 def parse_items(body: bytes) -> list[Item]:
-    """Return each item of a batch with its operation. Raises `InvalidFormat`."""
+    """Return items with their operations, such as `IDENTIFY_CARD`. Raises `InvalidFormat`."""
     record = parse_object(body)
     if "items" not in record:
         raise InvalidFormat("member_missing")
@@ -201,5 +201,5 @@ def _operation_of(item: object) -> Operation:
 
 
 def make_routes(_settings: Settings, _before: object) -> Iterator[Route]:
-    """Yield the route of batches. No setting turns it off."""
+    """Yield the route of batches. Every service has it."""
     yield Route(f"{API}/{BatchHandler.route}", BatchHandler)

@@ -60,7 +60,7 @@ from tornado_idv.service.sockets import tls_context
 @click.option(
     "--config-only",
     is_flag=True,
-    help="Check only config.yaml, without secrets, TLS files, backends and their data.",
+    help="Check only config.yaml. Read no secret or TLS file, open no backend.",
 )
 @click.option(
     "--online",
@@ -72,9 +72,9 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
     """Report the problems of config.yaml, or a summary of the service.
 
     If the settings are valid, the command loads the TLS files, opens and closes each backend, and
-    looks up its canaries. A source that is down causes only a warning, because the service starts
-    without it. Without a canary, an upstream is called only with --online. Lookups
-    with expected results are listed as `confirmed`.
+    looks up its canaries (test users). If the server of a backend is down, the command only warns,
+    because the service starts without it. An upstream gets requests only for canaries or with
+    --online. Expected results are listed as `confirmed`.
 
     With --json, `summary` has a list of texts for each label, such as `listens_on` and `backend`.
     """
@@ -169,9 +169,9 @@ class DryRun:
     async def _check_canaries(
         self, backend: AnyBackend, settings: Settings, *steps: int | str
     ) -> None:
-        """Look up the canaries of a backend. If its source is down, add only a warning.
+        """Look up the canaries of a backend. If its server is down, add only a warning.
 
-        With systemd, this command runs before each reload. An error would prevent the reload.
+        With systemd, ``check`` runs before each reload, and an error would prevent the reload.
         """
         absent = absent_canaries_of(backend.options)
         for name, query in {**canaries_of(backend.options), **absent}.items():
@@ -197,8 +197,8 @@ class DryRun:
     ) -> None:
         """Warn if ``not_known_when`` reads members that no response contains.
 
-        The member may be misspelt, or hidden from this service. Then the condition has the same
-        result for every user. The responses for a canary and for a made-up user are examined.
+        If a member is misspelt or hidden from this service, the condition has the same result for
+        every user. The responses to lookups of a canary and of a made-up user are examined.
         """
         queries = (*canaries_of(backend.options).values(), *_made_up_users(settings))
         canary, made_up = (
@@ -210,8 +210,8 @@ class DryRun:
             of_error = await _unread(backend, made_up)
             missing = missing if of_error is None else missing & of_error
         if missing:
-            text = f"not_known_when reads members that the canary lacks ({', '.join(missing)})"
-            self.warn(f"{text}; to test it, name a disabled user as canary.absent", *steps)
+            text = f"not_known_when reads members that no response has ({', '.join(missing)})"
+            self.warn(f"{text}; for a test, name a disabled user as canary.absent", *steps)
 
     def _try_key_store(self, settings: Settings, setting: Path | SecretStr, kinds: Kinds) -> None:
         with self._problems_at("auth", "store"):
@@ -228,9 +228,9 @@ class DryRun:
 
     @contextmanager
     def _problems_at(self, *steps: int | str) -> Iterator[None]:
-        """Catch an `IdvError`, and report it as a problem of the setting with the path ``steps``.
+        """Catch an `IdvError`, and report it with the position of a setting in config.yaml.
 
-        If the error is a `SettingError`, its own path is used instead of ``steps``.
+        The path of the setting is ``error.steps`` for a `SettingError`, otherwise ``steps``.
         """
         try:
             yield
@@ -255,9 +255,9 @@ def _made_up_users(settings: Settings) -> Iterator[Query]:
 
 
 async def _unread(backend: AnyBackend, query: Query | None) -> set[str] | None:
-    """Look ``query`` up. Return the members in ``not_known_when`` that are in no response.
+    """Look ``query`` up. Return the members that ``not_known_when`` reads, but no response has.
 
-    If the condition ``not_known_when`` was not evaluated, return ``None``.
+    If ``not_known_when`` was not evaluated, return ``None``.
     """
     steps: list[Step] = []
     if query is not None:
@@ -283,7 +283,7 @@ async def _check_absent(backend: AnyBackend, query: Query) -> None:
 
 @contextmanager
 def _logged_warnings() -> Iterator[list[logging.LogRecord]]:
-    """Collect warnings and errors from the log. Meanwhile, nothing is written to the log."""
+    """While the block runs, collect logged warnings and errors, and write nothing to the log."""
     collector = BufferingHandler(sys.maxsize)
     collector.setLevel(logging.WARNING)
     root = logging.getLogger()

@@ -29,7 +29,7 @@ _SPELLINGS = {
     "boolean": ("true", "false"),
     "null": ("",),
 }
-"""Examples of unquoted YAML values, by the type (other than string) that an editor infers."""
+"""Examples of unquoted YAML values, by the type that an editor infers. Strings are left out."""
 _BOUNDS = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",
@@ -39,7 +39,7 @@ _BOUNDS = {
 
 
 class _Generator(SchemaGenerator):
-    """Generates a schema. It spells defaults as in config.yaml, and bounds as in JSON Schema."""
+    """Generates a schema. It adds units to defaults, and gives bounds the names of JSON Schema."""
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         described = super().default_schema(schema)
@@ -69,7 +69,7 @@ def json_schema(kinds: Kinds) -> Schema:
 
 
 def _for_editors(node: Any) -> Any:
-    """Return a copy of a schema that accepts every spelling of each scalar."""
+    """Return a copy of a schema. Its scalars may be quoted, unquoted, or a ``${…}`` reference."""
     if isinstance(node, list):
         return [_for_editors(each) for each in node]
     if not isinstance(node, dict):

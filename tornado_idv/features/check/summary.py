@@ -46,7 +46,7 @@ def summary(settings: Settings, now: datetime, kinds: Kinds) -> list[tuple[str, 
         *(("shadow", _shadow(each, each.shadow)) for each in settings.backends if each.shadow),
         ("cache", f"up to {cache.max_entries} found, {cache.max_negative_entries} not found"),
         ("shared cache", shared_text),
-        ("demo", "yes: plain tokens are allowed in the file" if settings.demo else ""),
+        ("demo", "yes: auth.keys may contain tokens in plain text" if settings.demo else ""),
         ("recommended", f"a canary (a user who must exist) for {unguarded}" if unguarded else ""),
     ]
     return [(label, text) for label, text in lines if text]

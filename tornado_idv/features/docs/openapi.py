@@ -33,10 +33,10 @@ _ADVICE: Mapping[ApiError, str] = {
     ApiError.URI_TOO_LONG: "The target is longer than 2,048 characters: do not retry.",
     ApiError.MEDIA_TYPE: "Send `Content-Type: application/json`, in UTF-8 and not compressed.",
     ApiError.EXPECTATION: "Send no `Expect` other than `100-continue`.",
-    ApiError.FORMAT: "The body or the value in it is not valid: `X-Error-Reason` has the cause. "
-    "Do not retry.",
+    ApiError.FORMAT: "The body, or the identifier in it, is not valid: `X-Error-Reason` has the "
+    "cause. Do not retry.",
     ApiError.RATE_LIMITED: "Wait for the seconds in `Retry-After`, then retry.",
-    ApiError.HEADERS_TOO_LARGE: "More than 100 header fields, or more than 16 KiB: do not retry.",
+    ApiError.HEADERS_TOO_LARGE: "Over 100 header fields, or over 16 KiB of them: do not retry.",
     ApiError.INTERNAL: "A defect of the service: report it with the `X-Request-ID`. It does not "
     "mean that the user does not exist.",
     ApiError.OVERLOADED: "Too many connections: retry after the seconds in `Retry-After`.",
@@ -57,12 +57,12 @@ _FIELDS_BY_STATUS = {
 }
 _FIELDS: Mapping[str, tuple[str, Document]] = {
     "X-Request-ID": (
-        "The id from the request if it was valid, or a generated id. The access log contains it.",
+        "A valid id in the request is kept, otherwise one is generated. The access log has the id.",
         {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"},
     ),
     "Retry-After": ("Seconds to wait.", {"type": "integer", "minimum": 1}),
     "RateLimit-Policy": ("The exceeded limit.", {"type": "string"}),
-    "RateLimit": ("The remaining requests, always 0, and the seconds to wait.", {"type": "string"}),
+    "RateLimit": ("No request remains (`r=0`). Wait for `t` seconds.", {"type": "string"}),
     "WWW-Authenticate": ("`Bearer`, and the missing scope (RFC 6750).", {"type": "string"}),
     "Allow": ("The methods of this path.", {"type": "string"}),
 }
@@ -89,16 +89,16 @@ def describe_api(settings: Settings) -> Document:
             "title": "tornado-idv",
             "version": version("tornado-idv"),
             "summary": "Does this user exist, and who is it?",
-            "description": "Every response with a status of 400 or more is an error record. A user "
-            "does not exist only if the status is 404 **and** `code` is `not_found`; any other "
-            "error leaves that undetermined.",
+            "description": "Every response with a status of 400 or more is an error record. Only "
+            "status 404 **and** `code` `not_found` together mean that a user does not exist. After "
+            "any other error, the user may exist.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
         "security": [{"key": []}],
         "tags": [
             {"name": "Lookups", "description": "Find users by their identifiers."},
-            {"name": "Service", "description": "The client's key, and the service itself."},
+            {"name": "Service", "description": "Describe the client's key, and check the service."},
         ],
         "paths": paths,
         "components": {
@@ -144,7 +144,7 @@ class _Forms:
         self.items = {"users": {"value": {"items": items}}} if self._has_examples else {}
 
     def identify(self, schema: str, name: str, member: str) -> Document:
-        """Describe the operation that finds a user by the member ``member`` of the request body."""
+        """Describe a lookup. Its request body has the member ``member``, such as ``input``."""
         examples = {}
         if self._has_examples and member == "input":
             examples["nickname"] = {"value": {"input": self._user["nickname"]}}
@@ -232,9 +232,9 @@ def _describe_batch(examples: Document) -> Document:
         "operationId": "identifyMany",
         "summary": "Find many users",
         "description": "1 to 100 items. For rate limits, each item is one request. Each result is "
-        "the body of the operation for one user. If the key lacks the scope for an item, the result"
-        " is `insufficient_scope`. `undetermined` counts all results except for users, `not_found` "
-        "and `invalid_format`.",
+        "a user or an error, as in the response to a single lookup. If the key lacks the scope for "
+        "an item, the result is `insufficient_scope`. `undetermined` counts all errors except "
+        "`not_found` and `invalid_format`.",
         **_lookup("Items", examples),
         "responses": _responses(
             "The results, in the order of the items.", _reference("Results"), _OF_BATCH

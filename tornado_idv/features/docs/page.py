@@ -60,7 +60,7 @@ class RootHandler(NoSuchRouteHandler):
 
 
 class FileHandler(ApiHandler):
-    """Responds with the OpenAPI document or a file of its page. Clients need no key."""
+    """Responds with the OpenAPI document, or with a file of ``/docs``. Clients need no key."""
 
     route = "docs"
 

@@ -1,4 +1,4 @@
-"""Feature: a test double, to which tests add users and faults, and a command for outage drills."""
+"""Feature: a test double of the service, and a command to test programs against outages."""
 
 from tornado_idv.interfaces.feature import Feature
 

@@ -85,7 +85,7 @@ class StateHandler(DoubleHandler):
 
 
 class RequestsHandler(DoubleHandler):
-    """Lists the requests of the journal, oldest first, with the text of their queries."""
+    """Lists the requests of the journal, oldest first, with the identifiers that they looked up."""
 
     async def get(self) -> None:
         self.send({"requests": self.double.requests})

@@ -29,10 +29,10 @@ _USER = User("Free", "4000123412341234", "@drill")
 
 @dataclass(frozen=True)
 class Scenario:
-    """A state of the service. ``right`` are the correct conclusions of a program in this state.
+    """A state of the service, and ``right``: the correct conclusions of a program in this state.
 
-    ``exists`` is whether the user exists, and ``fault`` the `Fault` of lookups. With ``rotated``,
-    the program gets an invalid key, as after a key rotation.
+    If ``exists`` is true, the user exists. ``fault`` has the members of the `Fault` to simulate.
+    With ``rotated``, the program gets an invalid key, as after a key rotation.
     """
 
     name: str
@@ -109,10 +109,10 @@ def drill(
     """Check that a program survives an outage of this service.
 
     COMMAND is run once for each scenario. TORNADO_IDV_URL and TORNADO_IDV_KEY are in its
-    environment, and an identifier is its last argument. For a batch job, write {list} in COMMAND:
-    it is replaced by the path of a file with the identifier.
+    environment, and an identifier is its last argument. For a batch job, write {list} in COMMAND
+    to pass the path of a file with the identifier instead.
 
-    The exit code is the program's conclusion about the user: 0 found, 1 gone, any other unsure.
+    The exit code of COMMAND is its conclusion about the user: 0 found, 1 gone, any other unsure.
     With --found, --gone or --unsure, the first pattern that matches the output decides instead.
 
     A run fails in three cases: the conclusion is "gone", although the service did not report that

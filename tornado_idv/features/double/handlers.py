@@ -39,14 +39,14 @@ class DoubleHandler(AuthenticatedHandler):
         self._disconnected = asyncio.get_running_loop().create_future()
 
     def on_connection_close(self) -> None:
-        """After a disconnect, end the simulated delay. Its end adds the request to the journal."""
+        """After a disconnect, end the simulated delay, so that the journal gets the request now."""
         self._disconnected.set_result(None)
 
     async def simulate(self, query: Query) -> tuple[Fault | None, Result | None]:
         """Return the fault of a lookup, and the simulated result. Each may be ``None``.
 
-        The result is the response of the fault. If the fault has none, the result is a user of the
-        double. Each returned fault counts as used.
+        If the fault prescribes a response, the result is this response, otherwise the user of the
+        double. A call with a fault counts as one use of the fault.
         """
         double: Double = self.settings["parts"][Double.name]
         fault = double.take_fault(query, self.api.directory)
@@ -77,9 +77,9 @@ class DoubleHandler(AuthenticatedHandler):
         return None
 
     async def send_in_pieces(self, result: Result, fault: Fault | None) -> Result:
-        """Apply the faults ``drip`` and ``cut``. Return the result that the caller must send.
+        """Apply ``drip`` or ``cut`` to a result. Return the rest of it for the caller to send.
 
-        ``drip`` slowly sends all but the last piece of the body. ``cut`` sends only half of it.
+        ``drip`` slowly sends all but the last piece of the body. ``cut`` sends half of the body.
         """
         if fault is None or not (fault.cut or fault.drip):
             return result
@@ -114,7 +114,7 @@ class SingleFaults(DoubleHandler):
 
 
 class BatchFaults(DoubleHandler):
-    """Adds faults to the handler of batches. The status 500 or 503 affects only one item."""
+    """Adds faults to batches. A fault with status 500 or 503 fails its item, not the batch."""
 
     async def _look_up_all(
         self, parsed: Sequence[Query | Result], limits: KeyLimits | None
@@ -135,7 +135,7 @@ class BatchFaults(DoubleHandler):
 
 
 class VerifyFaults(DoubleHandler):
-    """Adds faults to the handler for proxies, without ``cut`` and ``drip``: they need a body."""
+    """Adds faults except ``cut`` and ``drip`` to `VerifyHandler`, because it sends no body."""
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
         _, simulated = await self.simulate(query)
@@ -155,7 +155,7 @@ _FAULTS = {
     "identify/batch": BatchFaults,
     "verify": VerifyFaults,
 }
-"""Mixin classes that add faults to handlers, by the route of the handler."""
+"""For each route, the mixin class that adds faults to the handler of the route."""
 
 
 def failing(handler: type[ApiHandler]) -> type[ApiHandler]:

@@ -9,7 +9,7 @@ from tornado_idv.web.app import Route
 
 
 def make_routes(settings: Settings, before: Iterable[Route]) -> Iterator[Route]:
-    """In demo mode, yield each route in ``before`` with a handler that simulates faults."""
+    """In demo mode, yield the routes defined so far, with handlers that simulate faults."""
     if settings.demo:
         from tornado_idv.features.double.handlers import failing  # noqa: PLC0415 - for demos only
 

@@ -17,7 +17,7 @@ from tornado_idv.web.access_log import AccessRecord, RequestLog
 MAX_REQUESTS = 1000
 """Maximum length of the journal. When it is full, the oldest request is dropped."""
 _CLOCK_TOLERANCE = 0.001
-"""Maximum error of a request's start time, computed as its end minus its duration, in seconds."""
+"""Maximum error of a request's start in seconds, because it is computed as end minus duration."""
 _SEED = 0
 
 
@@ -40,7 +40,7 @@ class Double(RequestLog, Part):
         return self
 
     def reset(self) -> None:
-        """Discard users, faults, counts and the journal, and restart the random numbers."""
+        """Discard users, faults, counts and the journal. Seed the random numbers again."""
         self.users: dict[Query, User] = {}
         self.faults: dict[Query | None, Fault] = {}
         self.injected = Counter[Fault]()
@@ -92,7 +92,7 @@ class Double(RequestLog, Part):
         ]
 
     def subject_of(self, query: Query | None) -> str | None:
-        """Return the text of a query for the journal. `add` converts it for the access log."""
+        """Return the identifier for the journal. `add` computes the text for the access log."""
         return query.text if query else None
 
     def add(self, record: AccessRecord) -> None:

@@ -34,8 +34,8 @@ def keys() -> None:
     A change is effective in a running service within a second. Changes are logged to standard
     error.
 
-    Exit codes: 0 done, even if printing failed; 1 not done, no key was changed; 2 wrong use; 3
-    unknown whether it was done; 130 interrupted, no key was changed.
+    Exit codes: 0 done, even if nothing was printed; 1 no key was changed; 2 wrong use; 3 a
+    key may have been changed; 130 interrupted, no key was changed.
     """
 
 
@@ -99,8 +99,8 @@ def issue(
 def rotate(target: Target, key_id: str, overlap: float, expires: float | None) -> None:
     """Add a token to a key. The older tokens expire after --overlap.
 
-    The new token is shown only once. Nothing else is written to standard output. --expires renews
-    the key, but not its older tokens.
+    The new token is shown only once. Nothing else is written to standard output. --expires does not
+    prolong the older tokens.
     """
     now, token = target.now, new_token(key_id)
     _check_expiry(expires, now)
@@ -122,10 +122,10 @@ def _check_expiry(expires: float | None, after: float) -> None:
 def _change_and_print_token(
     target: Target, command: str, key_id: str, token: str, change: Callable[[KeyEditor], KeyRecord]
 ) -> KeyRecord:
-    """Issue or rotate a key by ``change``, and print the token before the commit.
+    """Call ``change`` to issue or rotate a key. Print the token, and then commit.
 
-    If printing fails, nothing is changed. If the commit fails after printing, a message reports
-    whether the printed token may be valid.
+    If printing fails, nothing is changed. If the commit fails, a message reports that the printed
+    token is not valid or, if the store may have been changed, that it may be valid.
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     printed = False
@@ -205,7 +205,7 @@ _COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
 @click.option(
     "--unused",
     metavar="90d",
-    help="Only unrevoked keys that were neither issued nor used within this time.",
+    help="Only unrevoked keys older than this time, and unused for this time.",
 )
 @click.option("--expiring", metavar="14d", help="Only valid keys that expire within this time.")
 @click.option("--owner", "owned_by", help="Only keys of this owner.")
@@ -262,7 +262,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 @_id_argument
 @on_store
 def show_key(target: Target, key_id: str) -> None:
-    """Show a key. Of its tokens, show only creation and expiry."""
+    """Show a key, with the creation and expiry of its tokens."""
     with target.opened() as store:
         record = as_record(store.find(key_id), target.now)
     lines = [f"{name + ':':12}{_cell(value)}" for name, value in record.items() if name != "tokens"]

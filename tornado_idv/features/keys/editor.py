@@ -50,17 +50,17 @@ class KeyEditor(KeyStore):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Combine several changes into one transaction, with the commit on exit.
+        """Combine several changes into one transaction, and commit it on exit.
 
-        Raises `UncertainChangeError` if services cannot load the store after the commit, for
-        example because a row was edited by hand. Until a repair, services keep their old keys.
+        Raises `UncertainChangeError` if the committed store has an invalid row, for example after
+        an edit by hand. Services cannot load such a store, and use the keys they loaded before.
         """
         with self._database.writing():
             yield
         try:
             self.api_keys(EMPTY)
         except InvalidRowError as error:
-            text = f"{error}; the change was made, but services keep their old keys: repair it"
+            text = f"{error}; the change was made, but has no effect until this key is repaired"
             raise UncertainChangeError(text) from None
         except KeyStoreError:
             pass  # the change was made; only reading failed
@@ -96,9 +96,9 @@ class KeyEditor(KeyStore):
     ) -> tuple[KeyRecord, KeyRecord]:
         """Add a token. The older tokens expire ``overlap`` seconds after its creation.
 
-        ``expires`` replaces the expiry of the key, unless it is ``None``. No older token becomes
-        valid for longer. Tokens that expired more than 30 days ago are removed. Returns the key
-        before and after the change. Raises `KeyStoreError`.
+        Unless ``expires`` is ``None``, it is the new expiry of the key. It does not prolong older
+        tokens. Tokens that expired more than 30 days ago are removed. Returns the key before and
+        after the change. Raises `KeyStoreError`.
         """
         with self._database.writing():
             before = self._find(key_id)
@@ -157,7 +157,7 @@ class KeyEditor(KeyStore):
         for record in batch:
             if record.id in known:
                 revoked = known[record.id]
-                was = "was revoked; its id is not used again" if revoked else "exists already"
+                was = "was revoked; its id cannot be used again" if revoked else "exists already"
                 raise DuplicateKeyError(f"the key {record.id} {was}", record.id)
             known[record.id] = None
             for token in record.tokens:

@@ -40,7 +40,7 @@ _YAML_USERS = """\
 users:
   - {nickname: "@alice", card_number: "4000123412341234", plan: Free}
   - {nickname: "@bob", card_number: "0012345670", plan: Pro}
-  # With "demo: true" in config.yaml users can fail on purpose, to test the programs that call:
+  # If config.yaml has "demo: true", lookups can fail or be slow, to test clients:
   # - {nickname: "@down", fault: {status: 503}}
   # - {nickname: "@slow", card_number: "4000101010101010", plan: Free, fault: {delay: 1s}}
   # - {nickname: "@busy", fault: {status: 429}}
@@ -74,7 +74,7 @@ _BACKENDS = {
     by_card: {filter: "(&(objectClass=person)(employeeNumber={card_number}))"}
     response: {nickname: uid, card_number: employeeNumber, plan: {path: title, default: Free}}
 
-identifiers: {nickname_case: fold}              # as LDAP compares
+identifiers: {nickname_case: fold}              # LDAP ignores case, too
 """,
     "upstream": """\
   - name: users
@@ -89,7 +89,7 @@ identifiers: {nickname_case: fold}              # as LDAP compares
       nickname: login
       card_number: card
       plan: subscription.level
-      not_known_when: "error == 'no such person'"   # of a 404
+      not_known_when: "error == 'no such person'"   # in the body of a 404
 """,
 }
 _USERS = {"yaml": {"users.yaml": _YAML_USERS}, "sqlite": {"users.csv": _CSV_USERS}}
@@ -99,7 +99,7 @@ _NEXT = {
     "sqlite": "  tornado-idv users import {folder}/users.csv --to users --config {config}\n",
     "postgres": "  tornado-idv postgres init --apply --config {config}\n",
 }
-"""A line of output with the command to run before the first start, by kind of backend."""
+"""For each kind of backend, the line of output with the command to run before the first start."""
 
 
 @click.command(epilog=examples("init my-directory"))

@@ -1,4 +1,4 @@
-"""Record of a key in the key store: its attributes, one or more tokens, and its row."""
+"""A key of the key store with its tokens, and its conversion to and from a database row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ State = Literal["valid", "not valid yet", "expired", "disabled", "revoked"]
 
 
 class Token(Struct, frozen=True, gc=False):
-    """A token's SHA-256 and Unix times. Without ``expires``, the token expires with its key."""
+    """The SHA-256, creation and expiry of a token. Without ``expires``, it expires with its key."""
 
     digest: bytes
     created: float
@@ -57,7 +57,7 @@ class KeyRecord(Struct, frozen=True, gc=False):
 
     @property
     def valid_until(self) -> float:
-        """The Unix time from which on no token of the key is valid. Without an expiry, infinity."""
+        """The Unix time when the key or its last token expires. If neither expires, infinity."""
         end = max(token.end for token in self.tokens)
         return end if self.expires is None else min(end, self.expires)
 

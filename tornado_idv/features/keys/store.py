@@ -1,4 +1,4 @@
-"""Common parts of the commands for keys: the store, the audit log, times and output."""
+"""Common parts of the commands for keys: options, key store, audit log and JSON records."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Key(BaseModel):
 
     @property
     def digest(self) -> bytes | None:
-        """The token's digest, or ``None`` if its ``${…}`` reference cannot be resolved here."""
+        """The token's digest. ``None`` if this command cannot resolve the ``${…}`` of the token."""
         if re.fullmatch("[0-9A-Fa-f]{64}", self.sha256):
             return bytes.fromhex(self.sha256)
         return digest(self.token) if is_token68(self.token) else None
@@ -112,7 +112,7 @@ class Target:
             raise
 
     def audit(self, command: str, key_ids: Iterable[str]) -> None:
-        """Log the user, the command and the ids of changed keys, unless stderr is a terminal.
+        """Unless stderr is a terminal, log the system user, the command and ids of changed keys.
 
         Tokens and their digests are never logged.
         """
@@ -139,10 +139,10 @@ class Target:
 
 
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the common options of commands for keys, and pass a `Target` to ``command``.
+    """Add --config, --store and --json to a command, and pass their values to it as a `Target`.
 
-    Other parameters are parsed by `_parsers`. After an error, its message is printed, and the exit
-    code is 1, or 3 for an `UncertainChangeError`.
+    `_parsers` parses the command's own parameters. After an error, its message is printed. The
+    exit code is 3 for an `UncertainChangeError`, and 1 for any other error.
     """
 
     @wraps(command)
@@ -178,7 +178,7 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
     if store_path is not None:
         if is_like_url(str(store_path)):
             raise RefusedError(
-                "--store: must be a file; set a URL as auth.store, because URLs may have passwords"
+                "--store: must be a file; a URL may contain a password, so set it as auth.store"
             )
         return Target(KeyStoreFile(store_path), as_json, time.time())
     settings = load_parts(config_path, os.environ, _Parts, needed="auth.store")
@@ -202,7 +202,7 @@ create_option = click.option(
 
 
 def _parse_id(key_id: str) -> str:
-    """Return a valid ``key_id``. A `RefusedError` omits the invalid text: it may be a token."""
+    """Return a valid id. Raises `RefusedError` without an invalid id, because it may be a token."""
     if not re.fullmatch(KEY_ID, key_id, re.ASCII):
         raise RefusedError("not the id of a key: 1 to 64 letters, digits, . and - are needed")
     return key_id
@@ -242,7 +242,7 @@ def _parse_overlap(text: str, now: float) -> float:
 
 
 def _parsers(now: float) -> Mapping[str, Callable[[str], object]]:
-    """Return the parser of each parameter by name. It raises `ValueError` or `RefusedError`."""
+    """Return parsers by name of parameter. A parser raises `ValueError` or `RefusedError`."""
     return {
         "key_id": _parse_id,
         "not_before": partial(_parse_moment, now=now),
@@ -258,7 +258,7 @@ def _parsers(now: float) -> Mapping[str, Callable[[str], object]]:
 
 
 def format_moment(moment: float | None, *, exact: bool = False) -> str | None:
-    """Format a Unix time in UTC. A time out of range becomes the nearest time in range.
+    """Format a Unix time in UTC. The result is limited to the time from 1970 to the start of 9999.
 
     ``exact`` adds microseconds.
     """

@@ -89,7 +89,7 @@ class ImportedKey(Options):
         return sha256
 
     def as_record(self, now: float, stored: KeyRecord | None = None) -> KeyRecord:
-        """Return the key. If ``created`` is missing, take it from ``stored``, or else ``now``."""
+        """Return the key. ``created`` is by default ``stored.created`` or, without it, ``now``."""
         times = ("not_before", "expires", "revoked", "last_used")
         attributes = dict(self) | {name: _seconds(getattr(self, name)) for name in times}
         sha256, tokens = attributes.pop("sha256"), attributes.pop("tokens")
@@ -111,7 +111,7 @@ def _seconds(moment: datetime | None) -> float | None:
 
 
 def _line(key: KeyRecord) -> Record:
-    """Return the export record of a key, without ``last_used``, so that uses do not change it."""
+    """Return the exported data of a key except ``last_used``. Imports compare these records."""
     times = ("created", "not_before", "expires", "revoked")
     record = as_record(key, 0.0)
     record |= {name: format_moment(getattr(key, name), exact=True) for name in times}
@@ -151,15 +151,15 @@ def export_keys(target: Target, *, file: str) -> None:
     epilog=examples("keys import keys.jsonl", "keys import keys.jsonl --update --config new.yaml"),
 )
 @click.argument("file", type=click.File("rb"))
-@click.option("--update", is_flag=True, help="Replace stored keys by keys of FILE with equal ids.")
+@click.option("--update", is_flag=True, help="Replace a stored key if FILE has a key with its id.")
 @create_option
 @on_store
 def import_keys(target: Target, *, file: IO[bytes], update: bool, may_create: bool) -> None:
     """Add keys from `keys export` or another system, all or none.
 
-    FILE may be - for standard input. Each line is a JSON object with the members id and sha256
-    (the SHA-256 of the token), or tokens instead of sha256. Optional members are owner, scopes,
-    created, not_before, expires, requests, misses, note, disabled, revoked and last_used.
+    FILE may be - for standard input. Each line is a JSON object. It has the member id, and either
+    sha256 (the SHA-256 of the token) or tokens. Optional members are owner, scopes, created,
+    not_before, expires, requests, misses, note, disabled, revoked and last_used.
 
     --update removes no key. If a key was revoked, disabled or rotated in this store but not in
     FILE, the command fails.

@@ -16,7 +16,7 @@ _CUT = (
     " a line break"
 )
 _ENDS = ("\n", "\r", '"', "}")
-"""Possible last characters of a complete row. A row with another end may be truncated."""
+"""Last characters of a complete row. A row without one of them at its end may be truncated."""
 
 
 class Account(NamedTuple):
@@ -33,9 +33,9 @@ class Account(NamedTuple):
 class AccountReader:
     """An iterable that reads accounts row by row. ``name`` is the file name for messages.
 
-    ``column`` is a column of CSV or, if the file begins with ``{``, a member of JSON Lines.
-    Without ``column``, each line is an identifier. ``header`` is the header line of CSV. The
-    iteration raises `ConfigError` for an invalid row.
+    Without ``column``, each line is an identifier. Otherwise, the file is JSON Lines if it begins
+    with ``{``, or else CSV. ``column`` names the member or column with the identifier. ``header``
+    is the header line of CSV. The iteration raises `ConfigError` for an invalid row.
     """
 
     def __init__(

@@ -92,12 +92,12 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="List an account only after this number of runs without its user (1 with --grace 0s).",
+    help="List an account only after this many runs without its user (always 1 with --grace 0s).",
 )
 @_bound(
     "--max-gone",
     "5%",
-    "Refuse to list more gone accounts than this: a number, or percentage of determined accounts.",
+    "Refuse a run with more gone accounts than this number or percentage of determined accounts.",
 )
 @_bound(
     "--max-undetermined",
@@ -114,14 +114,14 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     type=click.IntRange(0, 10),
     default=3,
     show_default=True,
-    help="Maximum number of further lookups of an undetermined account.",
+    help="Maximum number of repeated lookups of an undetermined account.",
 )
 @click.option(
     "--confirm-after",
     default="40s",
     show_default=True,
     callback=parsed_by(parse_duration),
-    help="Pause before the second lookup of users of gone accounts; 0s for no second lookup.",
+    help="Pause before users of listed accounts are looked up again; 0s for no second lookup.",
 )
 @click.option(
     "--deadline",
@@ -170,10 +170,10 @@ def reconcile(
     was absent in all runs during the last --grace, and in at least --min-runs runs. --state stores
     absences between runs. Before a row is written, its user is looked up a second time.
 
-    Exit codes: 0 the list is complete, even if empty; 1 more users are gone than --max-gone, more
-    identifiers are invalid than --max-invalid, a user of --must-exist is not found, or --state is
-    for another list; 2 wrong use; 3 too many accounts could not be determined, a backend has
-    failed, clocks differ, or another run uses --state. With 1, 2 and 3 nothing is written.
+    Exit codes: 0 the list is complete, even if empty; 1 --max-gone or --max-invalid is exceeded, a
+    user of --must-exist is not found, or --state is for another list; 2 wrong use; 3 too many
+    accounts could not be determined, a backend has failed, the clocks of this machine and the
+    service differ, or another run uses --state. With 1, 2 and 3 nothing is written.
     """
     if column is None and accounts.endswith((".csv", ".jsonl", ".ndjson")):
         raise click.UsageError("CSV and JSON Lines need --column")
@@ -268,7 +268,7 @@ def _report(run: Run, output: Path | None, *, as_json: bool) -> None:
     ]
     if waiting := record["waiting"]:
         first = min(each["deletable_from"] for each in waiting)
-        lines.append(f"{len(waiting):,} wait for their grace, the first until {first}")
+        lines.append(f"{len(waiting):,} wait for --grace or --min-runs, at least until {first}")
     lines += [
         "line {line}: not a valid identifier: {identifier}".format_map(each)
         for each in record["invalid_identifiers"][:MAX_PRINTED]

@@ -78,8 +78,8 @@ class Run:
         self._gone: list[Account] = []
         self._since: dict[str, Absence] = {}
         self._others: set[str] = set()
-        """Identifiers found or undetermined in at least one row. All rows with these identifiers
-        are left out of the list. Used only with a ``grace`` of 0."""
+        """Identifiers found or undetermined in at least one row. With a ``grace`` of 0, `rows`
+        omits all rows with these identifiers. With a longer ``grace``, the set is empty."""
         self._invalid: list[Account] = []
         self._shortest_found = inf
 
@@ -93,7 +93,7 @@ class Run:
                 raise UndeterminedError(f"--must-exist: {each}: {error}") from None
             if user is None:
                 raise RefusedError(
-                    f"--must-exist: {each} is not found, so the directory does not show all of its "
+                    f"--must-exist: {each} is not found, so a backend does not show all of its "
                     "users; check its contents and permissions"
                 )
 
@@ -104,8 +104,8 @@ class Run:
     def confirm(self, after: float, retries: int) -> None:
         """Wait ``after`` seconds, and repeat the lookups of accounts that may be deleted.
 
-        If a source is empty for a moment, the service reports and caches "not found" for existing
-        users until it looks up the canary again. The second lookup is meant to find these users.
+        If a backend is empty for a moment, the service caches "not found" for existing users until
+        the next lookup of the backend's canary. The second lookup is meant to find these users.
         """
         listed = [each for each in self._gone if self._may_be_deleted(each.identifier)]
         if listed and after:
@@ -129,7 +129,7 @@ class Run:
     def check(self, max_gone: Share, max_undetermined: Share, max_invalid: Share) -> None:
         """Raise an error if the run exceeds a limit or is not reliable.
 
-        Invalid identifiers are checked first: a wrong ``--column`` is the most likely mistake.
+        Invalid identifiers come first, because a wrong ``--column`` is the most likely mistake.
         """
         counts = self._counts
         gone, undetermined, invalid = counts["gone"], counts["undetermined"], counts["invalid"]
@@ -157,7 +157,7 @@ class Run:
             )
         if max_gone.is_exceeded(gone, total - undetermined):
             short = sum(len(each.identifier) < self._shortest_found for each in self._gone)
-            cause = "if that is right, raise the limit for this run"
+            cause = "if these users are really gone, raise the limit for this run"
             if self._by_card and counts["found"] and short:
                 cause = f"{short:,} are shorter than all found numbers: were leading zeros lost?"
             raise RefusedError(

@@ -18,7 +18,7 @@ from tornado_idv.errors import IdvError, StartError
 from tornado_idv.log_format import format_time
 
 _SAMPLE = 100
-"""Number of sampled accounts in the state. From them, the next run recognizes the list."""
+"""Number of accounts in the sample. It shows the next run whether ACCOUNTS is the same list."""
 _VERSION = 1
 
 
@@ -44,7 +44,7 @@ class State(NamedTuple):
     def load(cls, path: Path, column: str, now: float) -> State:
         """Return the state from a file, or a new state if the file does not exist.
 
-        An absence that begins after ``now`` is dropped, because a clock was wrong. Raises
+        An absence that begins after ``now`` is dropped, because a run had a wrong clock. Raises
         `RefusedError` if the file is not a state of this list, and `StartError` for a read error.
         """
         try:
@@ -83,7 +83,7 @@ class State(NamedTuple):
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Lock the state file in a block. Raises `UndeterminedError` if another run has the lock."""
+    """Hold the lock of the state file. Raises `UndeterminedError` if another run holds the lock."""
     lock = path.with_name(f".{path.name}.lock")
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -98,10 +98,10 @@ def locked(path: Path) -> Iterator[None]:
 
 
 class Sampler:
-    """Chooses a sample of the accounts, and checks whether an earlier sample is in the list.
+    """Chooses a sample of the accounts, and looks for the sample of the last run in the list.
 
-    The sample consists of the accounts with the lowest checksums. So the sample of an unchanged
-    list is the same in each run, and small changes of the list change it little.
+    The sample consists of the accounts with the lowest checksums. An unchanged list has the same
+    sample in each run, and a small change of the list changes little of the sample.
     """
 
     def __init__(self, earlier: Collection[str]) -> None:
@@ -122,7 +122,7 @@ class Sampler:
 
     @property
     def is_other_list(self) -> bool:
-        """True if less than half of the earlier sample is in the list."""
+        """True if less than half of the last run's sample is in the list."""
         return 2 * len(self._missing) > self._size
 
     @property
