@@ -261,7 +261,7 @@ async def test_a_lookup_that_began_before_a_purge_is_not_shared(ticker: Ticker) 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
-    [(OSError(), "OSError"), (asyncio.CancelledError(), "its own work was cancelled")],
+    [(OSError(), "OSError"), (asyncio.CancelledError(), "raised CancelledError by itself")],
     ids=["error", "cancelled"],
 )
 async def test_a_purge_that_fails_is_repeated_and_nothing_is_read_meanwhile(
