@@ -28,7 +28,7 @@ class Undetermined(ClientError):
     """The service did not respond before the deadline, or could not determine the result."""
 
     retry_after: float | None = None
-    """Seconds to wait before the next attempt, from the service."""
+    """Seconds to wait before the next attempt, from the field ``Retry-After`` of the response."""
 
 
 class RateLimited(Undetermined):

@@ -25,8 +25,8 @@ from tornado_idv.client.errors import (
 Fields = Callable[[str, list[str]], list[str]]
 """A function that returns the values of all header fields with a name, or else a default."""
 _ID_FIELDS = ("X-Request-ID", "X-IDV-Request-ID")
-"""Header fields with the request id. A proxy may replace the first, and only services since 1.0
-support the second, which counts if both are there."""
+"""Header fields with the request id. Services before 1.0 support only the first. If a response has
+both, the second counts, because a proxy may have replaced the first."""
 _TEXT = re.compile(r"[ -~]+")
 _LENGTH = re.compile(r"[1-9][0-9]{0,6}")
 _SECONDS = re.compile(r"[0-9]{1,6}", re.ASCII)
@@ -63,7 +63,7 @@ class Item:
         return json.dumps({self.member: self.identifier}).encode()
 
     def user(self, record: dict[str, Any]) -> User:
-        """Return the user in a JSON record. Raises `Unexpected` if this is not the right user."""
+        """Return the user in a JSON record. Raises `Unexpected` for a user other than requested."""
         members: list[Any] = [record.get(name) for name in User.__slots__]
         if not all(isinstance(each, str) for each in members):
             raise Unexpected("a user of the response is incomplete", HTTPStatus.OK)
@@ -82,9 +82,9 @@ class Item:
 class Result:
     """The result for one identifier of `find_many` or `find_many_cards`.
 
-    ``user`` and ``error`` are both ``None`` for a user who does not exist, and never otherwise.
-    ``degraded`` is true if a backend of the service has failed within the last ten minutes. It is
-    ``None`` if no batch was answered, for example because the service is older than 1.0.
+    If the user does not exist, ``user`` and ``error`` are ``None``. Otherwise, one of them is set.
+    ``degraded`` is true if a backend of the service has failed within the last ten minutes. Without
+    a response to a batch, ``degraded`` is ``None``. Services before 1.0 have no batches.
     """
 
     identifier: str = field(repr=False)
@@ -137,7 +137,7 @@ class Lookup:
         """Return the length of the body to read, or ``None`` to discard the response.
 
         Without the id of this request, the response may belong to another request. Without exactly
-        one length, a truncated body would not be detected. Such responses are discarded.
+        one ``Content-Length``, a truncated body would not be detected. Both kinds are discarded.
         """
         length = fields("content-length", [])
         is_framed = len(length) == 1 and _LENGTH.fullmatch(length[0])
@@ -181,8 +181,8 @@ class Lookup:
             names = ", ".join(fields("server", []) + fields("via", []))
             proxy = f"a proxy ({names[:100]})" if _TEXT.fullmatch(names) else "a proxy"
             message = (
-                f"status {status}: the response has neither the X-Request-ID nor the"
-                f" X-IDV-Request-ID of the request: not this service, or {proxy} has changed both"
+                f"status {status}: the response does not repeat the request id; it is not from this"
+                f" service, or {proxy} has changed X-Request-ID and X-IDV-Request-ID"
             )
         raise Unexpected(message, status)
 

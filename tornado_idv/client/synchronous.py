@@ -23,8 +23,8 @@ _MAX_IDLE = 16
 
 _FIELDS = rb"[\t -~\x80-\xff]*\r\n(?:[!#-'*+.0-9A-Z^-z|~-]+:[\t -~\x80-\xff]*\r\n)*\r\n"
 _HEADS = re.compile(rb"(?:HTTP/1\.1 100 %b)*HTTP/1\.[01] [2-5][0-9]{2} %b" % (_FIELDS, _FIELDS))
-"""Pattern for the head of a response, after any interim responses. It is needed because
-`http.client` accepts invalid heads."""
+"""Pattern for the heads of interim responses (status 100), and then of the final response. It is
+needed because `http.client` accepts invalid heads."""
 
 _default_context = lru_cache(ssl.create_default_context)
 
@@ -155,7 +155,7 @@ class _Stream(io.RawIOBase):
 
 
 def _is_quiet(sock: socket.socket) -> bool:
-    """Return whether a connection is open without unread bytes, such as a 408 from a proxy."""
+    """Return whether a connection is open and has no unread bytes. A proxy may have sent a 408."""
     sock.settimeout(0)
     try:
         sock.recv(1)

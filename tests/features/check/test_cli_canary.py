@@ -211,7 +211,7 @@ def test_list_without_the_canary_is_refused(
     if missing is None:
         assert (done.exit_code, path.read_bytes() != before) == (0, True), done.stderr
     else:
-        problem = f'does not have canary {missing}; "not found" is not trusted without it'
+        problem = f'does not have canary {missing}; without it, "not found" is not trusted'
         assert (done.exit_code, path.read_bytes()) == (1, before)
         assert f"list.csv: {problem}; nothing was changed" in done.stderr
 

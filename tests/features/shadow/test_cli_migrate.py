@@ -266,7 +266,7 @@ def test_service_that_does_not_write_is_a_blocker(read: Read, file: ShadowFile) 
 @pytest.mark.parametrize(
     ("backends", "argument", "error"),
     [
-        ((OLD,), "", "there are: none; write shadow: {sample: 5%, state: shadow.db}"),
+        ((OLD,), "", "there are: none; add shadow: {sample: 5%, state: shadow.db}"),
         ((OLD, NEW), "old", "name a backend with shadow.state; there are: new"),
         ((OLD, NEW.replace(", state: shadow.db", "")), "", "there are: none"),
         ((OLD, NEW, NEW.replace("new", "b").replace("shadow.db", "b.db")), "", "there are: new, b"),

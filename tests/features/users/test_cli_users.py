@@ -344,7 +344,7 @@ def test_card_number_that_cannot_pass_through_an_unused_one_is_refused(
     rows = [User("Free", BOB.card_number, "alice"), User("Free", ALICE.card_number, "bob")]
     done = users("import", source(lines(*rows)), "--to", "people")
     assert (done.exit_code, path.read_bytes()) == (1, before)
-    assert done.stderr.startswith("lines 2 and 3: a card number passes from one user to the other")
+    assert done.stderr.startswith("lines 2 and 3: one user gets the card number of the other")
     assert "nothing was changed" in done.stderr
 
 

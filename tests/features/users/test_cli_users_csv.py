@@ -17,10 +17,10 @@ Source = Callable[..., Path]
 LIST = HEADER + csv_row(ALICE) + csv_row(BOB)
 WORKBOOK = "this is an Excel workbook; save it as CSV UTF-8"
 UTF_16 = "this is UTF-16; add --encoding utf-16"
-CASE = "case, blanks and hyphens count in the names of columns; add --map"
+CASE = "names of columns must match in case, blanks and hyphens; add --map"
 NO_HEADER = (
-    "the header has no column nickname, card_number, plan, and may be a user; write the names of "
-    "the columns into line 1"
+    "the header has no column nickname, card_number, plan; if line 1 is a user, insert the names "
+    "of the columns above it"
 )
 OTHER_NAMES = (
     "no column nickname, plan; it has Gr\\udcf6\\udcdfe, card_number, tier\\t2, profile_url;"
@@ -41,8 +41,8 @@ REFUSED = [
     (
         LIST.replace("nickname", "Login").replace("card_number", "Card Number").replace(",", ";"),
         (
-            "the fields are separated by ';'; case, blanks and hyphens count in the names of "
-            "columns; add --delimiter ';' --map 'Card Number=card_number'; the header has no "
+            "the fields are separated by ';'; names of columns must match in case, blanks and "
+            "hyphens; add --delimiter ';' --map 'Card Number=card_number'; the header has no "
             "column nickname; it has Login, Card Number, plan, profile_url; name them with --map"
         ),
     ),

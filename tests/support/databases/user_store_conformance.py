@@ -25,7 +25,7 @@ SITE = "https://elsewhere.example"
 ALICE, BOB = User("Free", "1", "alice"), User("Pro", "2", "bob", f"{SITE}/b")
 SAME_NICKNAME = "the nickname is also that of line {}"
 SAME_CARD = "the card number is also that of line {}"
-TAKEN_CARD = "the card number is that of a stored user who is not in the list"
+TAKEN_CARD = "the card number belongs to a stored user who is not in the list"
 NUMBERS = "nickname TEXT, card_number INTEGER, plan TEXT"
 MODES: tuple[Mode, ...] = ("replace", "merge")
 each_mode = pytest.mark.parametrize("mode", ["replace", "merge"])
@@ -185,7 +185,7 @@ class UserStoreConformance(UserStoreTransactions):
         table.create(UNIQUE, *((name, str(i), "Free", None) for i, name in enumerate(names)))
         wanted = {"fay": "0", "alice": "1", "bob": "2", "dora": "4", "emil": "3", "gina": "6"}
         done = table.load((User("Pro", card, name) for name, card in wanted.items()), "merge")
-        chain = "the card number is that of the stored user of the rejected line {}"
+        chain = "the card number belongs to a stored user, kept because line {} is rejected"
         rejected = [(2, chain.format(3)), (3, chain.format(4)), (4, TAKEN_CARD)]
         assert done == ((3, 1, 2, 0), rejected)
         assert table.run("SELECT nickname, card_number, plan FROM users ORDER BY 1") == [

@@ -1,4 +1,4 @@
-"""Feature: shadows. A shadow serves no client. It is compared with the backends in use."""
+"""Feature: comparison of shadows (backends that serve no client) with the backends in use."""
 
 from tornado_idv.interfaces.feature import Feature
 
@@ -7,7 +7,7 @@ FEATURE = Feature(
     commands={
         "migrate": (
             "tornado_idv.features.shadow.migrate:migrate",
-            "Report whether a shadow has the same users as the source.",
+            "Report differences between a shadow and the backends in use.",
         )
     },
     part="tornado_idv.features.shadow.part:ShadowsPart",
@@ -16,7 +16,5 @@ FEATURE = Feature(
     users_changed="tornado_idv.features.shadow.file:drop_comparisons",
 )
 PREFIX = "shadow "
-"""Prefix of the names of shadows in counters and reports.
-
-A backend may be a shadow first and a source later. The prefix separates the two counts.
-"""
+"""Prefix of the names of shadows in counters and reports. If a shadow becomes a regular
+backend, the prefix separates its earlier calls as a shadow from its later calls."""

@@ -28,8 +28,8 @@ _DAY = 86400
 _SET_BACK = 60.0
 """If the clock is set back by more than this many seconds, all comparisons are discarded."""
 STORED = ("missing", "extra", "unverified", "target_failed", "differs", "match")
-"""Results of comparisons, the most severe first. If the queries of a user have different results,
-the most severe one is the result of the user."""
+"""Results of comparisons, the most severe first. Lookups of one user by nickname and by card number
+may have different results. Reports show only the most severe one."""
 FAILED = ("unverified", "target_failed")
 """Results without a comparison: a lookup failed, or the user changed during the lookups."""
 _MATCH = STORED.index("match")
@@ -67,8 +67,6 @@ _DIFFERING = f"""
 SELECT user, min(result), group_concat(fields), max(began), group_concat(text, char(10))
 FROM comparisons GROUP BY user HAVING min(result) <> {_MATCH} ORDER BY min(result), user
 """  # noqa: S608 - constants
-
-
 _DUE = f"""
 SELECT text FROM comparisons WHERE result <> {_MATCH} AND began NOT BETWEEN ? AND ?
 ORDER BY random() LIMIT ?
@@ -76,7 +74,7 @@ ORDER BY random() LIMIT ?
 
 
 def drop_comparisons(options: BackendOptions) -> None:
-    """Drop the comparisons of a shadow, because its users change. Raises `StartError`."""
+    """Drop a shadow's comparisons, because an import changes its users. Raises `StartError`."""
     if options.shadow and options.shadow.state:
         ShadowFile(options.shadow.state, options.name).discard(time.time())
 
@@ -92,8 +90,9 @@ class Recorded(NamedTuple):
 class DifferingUser(NamedTuple):
     """A user with a difference between source and shadow, or without a reliable comparison.
 
-    ``user`` is a keyed hash. ``queries`` are the nicknames and card numbers in plain text.
-    ``compared`` is the Unix time of the last comparison.
+    ``user`` is a keyed hash of the nickname. If no user was found, it is a hash of the query.
+    ``queries`` are the compared nicknames and card numbers in plain text. ``compared`` is the Unix
+    time of the last comparison.
     """
 
     user: str
@@ -143,8 +142,8 @@ class ShadowFile:
     ) -> None:
         """Store the comparisons that began after the last import.
 
-        The file is cleared first in three cases: the ``scope`` has changed, some comparisons were
-        lost (not ``is_complete``), or the clock was set back.
+        The file is cleared first in three cases: the ``scope`` (a digest of backend options) has
+        changed, some comparisons were lost (not ``is_complete``), or the clock was set back.
         """
         with self._opened(now) as database:
             ((key, since, before),) = database.execute("SELECT key, since, scope FROM state")
@@ -175,7 +174,7 @@ class ShadowFile:
             _clear(database, now)
 
     def due(self, now: float, age: float, count: int) -> list[str]:
-        """Return up to ``count`` queries without a match, last compared at least ``age`` s ago.
+        """Return up to ``count`` queries with a mismatch or a failure at least ``age`` s ago.
 
         The choice is random. In a fixed order, queries that always fail would block all others.
         """
@@ -242,7 +241,7 @@ class ShadowFile:
 
 
 def _clear(database: sqlite3.Connection, now: float) -> None:
-    """Discard all comparisons. From now on, only comparisons that begin after ``now`` count."""
+    """Discard all comparisons. Later, `write` ignores comparisons that began before ``now``."""
     database.execute("UPDATE state SET since = ?", [now])
     database.execute("DELETE FROM comparisons")
     database.execute("DELETE FROM totals")

@@ -32,7 +32,7 @@ _WRITTEN_WITHIN = 60.0
 
 @click.group()
 def migrate() -> None:
-    """Report whether a shadow has the same users as the source.
+    """Report differences between a shadow and the backends in use.
 
     BACKEND is a backend with shadow.state in config.yaml. It may be omitted if there is only one.
     Reports cover the time since the last `users import` into BACKEND. A new comparison is visible
@@ -54,8 +54,8 @@ def _command(function: Callable[..., Any]) -> Callable[..., Any]:
 def status(*, name: str | None, config_path: Path, as_json: bool) -> None:
     """Show the number of compared users, and the number with differences.
 
-    A user counts once, even after lookups by nickname and by card number. The last part of the
-    output counts lookups.
+    The section "users" counts each user once, even after lookups by nickname and by card number.
+    The section "lookups" counts each lookup.
     """
     record, _ = _read(config_path, name, as_json=as_json)
     show(record, _lines(record), as_json=as_json)
@@ -156,7 +156,9 @@ def _read(config_path: Path, name: str | None, *, as_json: bool) -> tuple[Record
         if name is None and len(files) == 1:
             (name,) = files
         if name not in files:
-            names = ", ".join(files) or "none; write shadow: {sample: 5%, state: shadow.db}"
+            names = ", ".join(files) or (
+                "none; add shadow: {sample: 5%, state: shadow.db} to a backend"
+            )
             raise click.UsageError(f"name a backend with shadow.state; there are: {names}")
         contents = ShadowFile(files[name], name).read()
     users = Counter(each.result for each in contents.differing)

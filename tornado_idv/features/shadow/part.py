@@ -46,7 +46,7 @@ class ShadowsPart(Part):
         self._closing: set[asyncio.Task[None]] = set()
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:
-        """Create the shadows of these settings for a new directory. The commit starts them."""
+        """Create the shadows of these settings. `Prepared.commit` starts them for ``directory``."""
         before, identifiers = self._settings, settings.make_identifiers()
         keeps = before is not None and of_users(before) == of_users(settings)
         in_use = {each.name: each for each in self.shadows} if keeps else {}
@@ -112,7 +112,7 @@ class ShadowsPart(Part):
 
 
 def compare(directory: Directory, shadows: Sequence[Shadow], manager: pluggy.PluginManager) -> None:
-    """Compare all later lookups of a directory with these shadows."""
+    """From now on, compare a sample of the lookups in ``directory`` with ``shadows``."""
     if shadows:
         # Comparisons have separate guards. They must not use up the concurrency limits of client
         # lookups, or open their circuit breakers.

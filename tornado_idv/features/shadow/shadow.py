@@ -35,11 +35,11 @@ _log = logging.getLogger(__name__)
 _OPEN_AGAIN = 30.0
 """Seconds between attempts to open the backend."""
 _BURST = 1.0
-"""Burst of the rate limit. The comparisons permitted in this many seconds may start together."""
+"""Burst of the rate limit, in seconds. At 20/s, about 20 comparisons may start together."""
 _MAX_SOURCE_LOOKUPS = 4
 """Maximum number of concurrent lookups in the source for comparisons."""
 _CLOSE_TIMEOUT = 2.0
-"""Maximum seconds that `close` waits for running lookups, and again for the backend to close."""
+"""Two timeouts of `close` in seconds: for the running lookups, then for closing the backend."""
 _AGAIN = 60.0
 """Seconds until a mismatch is compared again, even if no client looks the user up."""
 _MAX_AGAIN = 500
@@ -73,7 +73,7 @@ class Shadow:
         self.settings = options.shadow or ShadowOptions(sample="100%")
         self.identifiers = identifiers
         self.guard: Guard | None = None
-        """The guard of the backend, or ``None`` until the backend is open."""
+        """Calls the backend with limits and a breaker. ``None`` until the backend is open."""
         self._problem: str | None = "not open yet"
         self._build, self.state = build, state
         self._fraction = float(parse_percentage(self.settings.sample)) / 100
@@ -87,11 +87,11 @@ class Shadow:
         self._opening: asyncio.Task[None] | None = None
         self._repeating: asyncio.Task[None] | None = None
         self.source: Chain | None = None
-        """The backends in use. Later comparisons use them as the source."""
+        """The backends in use, with separate concurrency limits and breakers for comparisons."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def is_of(self, options: BackendOptions) -> bool:
-        """Return whether the options equal the shadow's, and have the same `identity_of`."""
+        """Return whether the shadow has these options, and their `identity_of` is unchanged."""
         # Equal options may select another source after a change of a secret's file.
         return options == self.options and identity_of(options) == self._identity
 
@@ -106,7 +106,7 @@ class Shadow:
 
     @property
     def problem(self) -> str | None:
-        """The reason why the backend is not open, or ``state`` cannot be written, or ``None``."""
+        """The error of opening the backend or of writing ``state``. ``None`` without an error."""
         return self._problem or (self.state.problem if self.state else None)
 
     def report(self) -> BackendReport:
@@ -154,7 +154,7 @@ class Shadow:
             await self.compare_again(state)
 
     async def compare_again(self, state: ShadowState) -> None:
-        """Repeat the comparisons of earlier mismatches, one at a time."""
+        """Compare stored mismatches and failures again, one at a time."""
         for query in await state.due(_AGAIN, _MAX_AGAIN):
             if self.guard and self.source:
                 await self._run(self.guard, query, self.source, None)
@@ -273,11 +273,11 @@ async def _ask(
 def _trusted(outcome: Outcome, *, is_sound: bool) -> Outcome:
     """Return the outcome, or `Untrusted` if a problem of the backends makes it unreliable.
 
-    "Not found" is reliable if all backends are sound. A found user is reliable if no backend was
-    skipped, because a skipped backend may have another user.
+    "Not found" is unreliable while a backend reports a problem (not ``is_sound``). Every outcome is
+    unreliable if a backend was skipped, because this backend may have a user for the query.
     """
     if isinstance(outcome, Answer) and (outcome.degraded or not (outcome.found or is_sound)):
-        return Untrusted("the source is degraded")
+        return Untrusted("a backend was skipped or has a problem")
     return outcome
 
 

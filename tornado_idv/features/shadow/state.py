@@ -54,13 +54,13 @@ class ShadowState:
         self._thread = DaemonThread("shadow-state")
         self._waiting = deque[Recorded](maxlen=_MAX_WAITING)
         self._dropped = self._noticed = 0
-        """The numbers of comparisons dropped so far, and before the last successful write."""
+        """Numbers of dropped comparisons: all, and those before the last successful write."""
         self._wake = asyncio.Event()
         self._problem_of_shadow: Callable[[], str | None] = lambda: None
         self._task: asyncio.Task[None] | None = None
 
     def start(self, problem_of_shadow: Callable[[], str | None] = lambda: None) -> None:
-        """Create the file, so that `users import` can store its time in it. Then write regularly.
+        """Create the file, because `ShadowFile.discard` ignores a missing one. Write regularly.
 
         ``problem_of_shadow`` returns the reason why nothing is compared, or ``None``.
         """

@@ -28,7 +28,7 @@ class SharedAnswers:
     accepts: Callable[[User], bool]
 
     async def look_up(self, query: Query, min_ttl: float, proceed: LookUp) -> Answer:
-        """Return a shared answer that is fresh for ``min_ttl`` s, or the result of ``proceed``.
+        """Return a shared answer with a TTL above ``min_ttl`` s, or else look up with ``proceed``.
 
         A stale shared answer is stored in the local cache, to be served if the backends fail.
         """
@@ -62,7 +62,7 @@ class SharedAnswers:
     def _use(
         self, query: Query, shared: SharedAnswer | None, min_ttl: float, *, may_keep: bool
     ) -> Answer | None:
-        """Return a shared answer that is fresh for ``min_ttl`` s. Put a stale one into `cache`."""
+        """Return a shared answer with a TTL above ``min_ttl`` s. Put a stale one into `cache`."""
         if shared is None:
             return None
         user = shared.user

@@ -48,7 +48,7 @@ class SharedCachePart(Part):
             await self._tier.close()
 
     async def layer(self, settings: Settings, cache: AnswerCache) -> SharedAnswers:
-        """Return the layer for lookups without an answer in ``cache``, the local cache."""
+        """Return the layer for lookups that miss the local cache ``cache``."""
         identifiers = settings.make_identifiers()
         return SharedAnswers(
             self._tier,

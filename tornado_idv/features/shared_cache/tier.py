@@ -85,7 +85,7 @@ class SharedTier:
 
     @property
     def problem(self) -> str | None:
-        """The reason why the shared cache is not read: a purge has failed. Otherwise ``None``."""
+        """The error while a failed purge prevents reads of the shared cache, or ``None``."""
         return "a purge cannot be delivered" if self._purge_failure else None
 
     async def open(self) -> None:
@@ -94,7 +94,7 @@ class SharedTier:
         self.cache.on_purge(self._missed.append)
 
     def follow(self, cache: AnswerCache) -> None:
-        """From now on, apply purges by other processes to ``cache``, and to no other cache."""
+        """From now on, apply purges by other processes to ``cache``, not to the previous one."""
         for each in self._missed:
             cache.apply(each)
         self._missed.clear()
@@ -136,7 +136,7 @@ class SharedTier:
         return self._delivered >= last
 
     async def close(self) -> None:
-        """Wait up to 1 s for purges, cancel all other tasks, and close the shared cache."""
+        """Wait up to 1 s for purges, cancel the calls still running, and close the shared cache."""
         if not await self.wait_until_purged():
             _log.error(
                 "shared cache: a purge was not delivered before the stop: other processes may "

@@ -21,7 +21,7 @@ _CALLS = (
     ("stores", "Writes to the shared cache.", {"ok": "stored", "failed": "not_stored"}),
     ("purges", "Purges of the shared cache.", {"ok": "purged", "failed": "not_purged"}),
 )
-"""Metrics: part of the name, help text, and the counter by value of the label ``result``."""
+"""For each metric: end of its name, help text, and a counter for each value of ``result``."""
 
 
 def status(report: Report) -> Record:

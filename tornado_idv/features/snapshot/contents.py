@@ -136,8 +136,8 @@ def restore(
     """Add the answers of a snapshot to a cache as stale answers. Return their number.
 
     ``revisions`` has the current revision of each backend, in the order of lookups. A new or
-    changed backend may now have users of the backends after it. So only answers of the backends
-    before the first new or changed one are restored.
+    changed backend may now answer queries that later backends answered before. So only answers of
+    the backends before the first new or changed backend are restored.
     """
     unchanged: dict[str, str] = {}
     for name, revision in revisions.items():

@@ -13,6 +13,6 @@ class SnapshotOptions(Options):
     """Settings of the feature `snapshot` in the section ``cache``."""
 
     snapshot: ConfigPath | None = None
-    """The file for found users. After a restart, they are served stale while lookups fail."""
+    """The file for cached users. After a restart, they are served only while lookups fail."""
     snapshot_interval: Annotated[Duration, Field(ge=1)] = 300.0
     """Interval between writes of the snapshot. A stop also writes the snapshot."""

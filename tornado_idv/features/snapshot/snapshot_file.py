@@ -1,6 +1,6 @@
 """The files of a snapshot of the cache, one for each worker.
 
-Only the owner of a file can read it. Files with other content are neither replaced nor removed.
+Only the owner of a file can read it. A file that is not a snapshot is not replaced or removed.
 All functions may block, and raise `OSError`.
 """
 
@@ -32,7 +32,7 @@ class SnapshotFiles:
 
     @property
     def existing(self) -> list[Path]:
-        """The paths of all existing files of workers, including files with other content."""
+        """The paths of all existing files of workers, even of files that are not snapshots."""
         return [each for each in self._paths if os.path.lexists(each)]
 
     def read(self, path: Path) -> bytes:
@@ -52,8 +52,8 @@ class SnapshotFiles:
     def acquire(self) -> None:
         """Lock a free file for this process. Raises `OSError` if another service has locked a file.
 
-        Two services must not share the files. After a restart, a service would also restore the
-        other's file, with answers that this service has purged.
+        Two services must not share the files. Each start restores all files. So a service would
+        restore answers that it has purged, from the files of the other service.
         """
         for path in self._paths if self._lock is None else ():
             lock = path.with_name(f".{path.name}.lock")
@@ -80,7 +80,7 @@ class SnapshotFiles:
         """Replace the file of this process. ``content`` has the parts of the new file."""
         path = self.own
         if os.path.lexists(path) and not _is_snapshot(path):
-            raise OSError(errno.EEXIST, "the file there is not a snapshot", str(path))
+            raise OSError(errno.EEXIST, "the existing file is not a snapshot", str(path))
         draft = path.with_name(f".{path.name}.new")
         draft.unlink(missing_ok=True)  # left by a killed process
         try:

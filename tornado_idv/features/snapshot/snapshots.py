@@ -85,11 +85,11 @@ class Snapshots(Part):
         return PartReport(self.error, self.since) if self._files else None
 
     async def prepare(self, settings: Settings, directory: Directory) -> Prepared:
-        """Return a commit that calls `follow` with this directory."""
+        """Return a `Prepared`. Its commit calls `follow` with this directory."""
         return Prepared(partial(self.follow, settings, directory))
 
     def follow(self, settings: Settings, directory: Directory) -> None:
-        """Use this directory for snapshots. The first one gets the answers of the last run."""
+        """Use this directory for snapshots. The first call restores the answers of the last run."""
         self._changes += 1
         self._directory = directory
         directory.cache.on_purge = partial(self._on_purge, directory)
@@ -104,7 +104,7 @@ class Snapshots(Part):
         self._found = []  # frees as much memory as the cache takes
 
     async def read(self) -> list[Snapshot]:
-        """Return the usable snapshots of all workers of the last run."""
+        """Return the snapshots from the last run, one for each worker. Omit unusable ones."""
         files, scope = self._files, self._scope
         if files is None:
             return []
@@ -143,7 +143,7 @@ class Snapshots(Part):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Read the files. Then `follow` restores them into the first directory."""
+        """Read the files. The first call of `follow` adds their answers to the cache."""
         self._found = await self.read()
         yield
 

@@ -86,9 +86,9 @@ def users() -> None:
 
     NAME is a backend of config.yaml of the kind sqlite or postgres.
 
-    Exit codes: 0 done; 1 refused and nothing was changed, or the users differ; 2 wrong use; 3 could
-    not be determined or done. After exit code 3, nothing was changed, unless the message reports
-    that the result is unknown.
+    Exit codes: 0 done; 1 refused (nothing was changed), or compare found differences; 2 wrong use;
+    3 an error, such as an unreachable database. After exit code 3, nothing was changed, unless the
+    message reports that the result is unknown.
     """
 
 

@@ -39,10 +39,12 @@ class Unreadable(NamedTuple):
 
 
 Row = tuple[int, Fields | Unreadable]
-"""A row, after the number of its first line."""
+"""The number of the first line of a row, and the row."""
 
 REQUIRED = FIELDS[:3]
-_NOT_CSV = "not CSV: a quote is not closed on its line, or followed by text, or a field is too long"
+_NOT_CSV = (
+    "not CSV: a quote is not closed on its line, text follows a quote, or a field is too long"
+)
 _NOT_A_HEADER = (
     (re.compile(r"\Z"), "the file is empty"),
     # The second alternative is the start of an .xls, opened as text.
@@ -189,13 +191,13 @@ def _column_problems(line: str, cells: Sequence[str], columns: Mapping[str, str]
     guessed = {field: folded.get(_folded(name)) for field, name in absent.items()}
     maps = [f"--map {shlex.quote(f'{name}={field}')}" for field, name in guessed.items() if name]
     if maps:
-        yield "case, blanks and hyphens count in the names of columns"
+        yield "names of columns must match in case, blanks and hyphens"
     if maps or options:
         yield f"add {' '.join([*options, *maps])}"
     if missing := [absent[each] for each in REQUIRED if each in absent and not guessed[each]]:
         problem = f"the header has no column {', '.join(missing)}"
         if any(not name.strip() or _VALUE.match(name.strip()) for name in cells):
-            yield f"{problem}, and may be a user; write the names of the columns into line 1"
+            yield f"{problem}; if line 1 is a user, insert the names of the columns above it"
         else:
             found = ", ".join(cells)[:500]
             yield f"{problem}; it has {found}; name them with --map, like --map nick=nickname"

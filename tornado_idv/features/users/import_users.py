@@ -26,7 +26,7 @@ _LISTED = 20
 
 
 class Result(NamedTuple):
-    """``imported``, ``rejected`` and ``not_found`` are numbers of rows, the others of users."""
+    """``imported``, ``rejected`` and ``not_found`` count rows. The other members count users."""
 
     imported: int
     added: int
@@ -185,7 +185,7 @@ class Import:
             more = f"more than {max_rejected.text}"
             problem = f"{len(rejected):,} of {rows:,} rows are rejected, {more}{seen}"
         elif lost:
-            problem = f'does not have {lost[0]}; "not found" is not trusted without it'
+            problem = f'does not have {lost[0]}; without it, "not found" is not trusted'
         elif removed > allowed:
             share = -(-removed * 100 // stored)
             problem = (
@@ -209,7 +209,8 @@ class Import:
         if staging.held:
             yield (
                 f"Removed no user: {counted(staging.unclear, 'rejected row')} may be about any of "
-                f"{counted(staging.held, 'user')} missing from the list; correct or delete them."
+                f"{counted(staging.held, 'user')} missing from the list; correct or delete the "
+                "rejected rows."
             )
         plans = staging.plans()
         listed = ", ".join(f"{plan} {count:,}" for plan, count in plans)

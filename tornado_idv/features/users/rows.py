@@ -44,7 +44,7 @@ _NOISE = re.compile(
 _DECIMALS = re.compile(r"[.,]0+\Z")
 _NOT_A_DIGIT = re.compile(r"[^0-9]+")
 _LETTER = re.compile(r"[^\W\d_]")
-"""A letter. A text with letters is not used as a card number: 4.2E+15 has lost its last digits."""
+"""A letter. A text with letters is no card number, because 4.2E+15 has lost its last digits."""
 _BETWEEN_VALUES = re.compile(r'[\s"{}\[\]:,;|]+')
 Named = tuple[str | None, str | None]
 """A user named in a row: a nickname and ``None``, or ``None`` and a card number."""

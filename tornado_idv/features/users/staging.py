@@ -23,7 +23,7 @@ from tornado_idv.model import Query
 ListedRow = tuple[int, int, str, str, str, str | None]
 """A row of the list: its number, its line, and its fields.
 
-An empty profile URL removes the stored URL. ``None`` keeps it: the list has no such column.
+An empty profile URL removes the stored URL. ``None`` (no such column) keeps the stored URL.
 """
 Rejected = tuple[int, str, int]
 """A rejected row: its line, the reason, and 1 if its user would be "not found" after the import."""
@@ -32,7 +32,7 @@ _CACHE = -64 * 1024
 _ROWS_AT_ONCE = 400
 """Rows in one INSERT. One INSERT per row takes twice as long."""
 _TRIES = 20
-"""After this many attempts to find an unused card number, one more of its digits is replaced."""
+"""Attempts to find an unused card number with one random digit, then with two, and so on."""
 _NO_COLUMN = "profile_url: the table has no column for it; see columns.profile_url of the backend"
 _SCHEMA = """
 CREATE TABLE listed (row, line, nickname TEXT COLLATE {0}, card_number TEXT, plan TEXT,
@@ -71,9 +71,8 @@ UPDATE stored AS s SET stays = 0 WHERE s.stays IS NULL AND NOT EXISTS
 # rows stay, too, with their stored card numbers. So the statement is repeated, until it rejects no
 # row. `stays` is the number of the repetition.
 _TAKEN_CARDS = """
-UPDATE listed SET reason = 'the card number is that of ' || CASE WHEN s.line IS NULL
-  THEN 'a stored user who is not in the list'
-  ELSE 'the stored user of the rejected line ' || s.line END
+UPDATE listed SET reason = 'the card number belongs to a stored user' || CASE WHEN s.line IS NULL
+  THEN ' who is not in the list' ELSE ', kept because line ' || s.line || ' is rejected' END
 FROM stored AS s WHERE s.stays = ? AND listed.card_number = s.card_number
   AND listed.reason IS NULL AND listed.nickname IS NOT s.nickname
 RETURNING listed.line, listed.nickname
@@ -140,7 +139,7 @@ class Staging:
         # A comparison in SQLite uses the collation of its left side.
         self._database.executescript(_SCHEMA.format("NOCASE" if folds else "BINARY"))
         self.unclear = self.held = 0
-        """Numbers of rejected rows with an unclear user, and of users kept because of them."""
+        """Numbers of rejected rows that may be about any user, and of users kept for them."""
 
     def close(self) -> None:
         """Delete the database."""
@@ -161,10 +160,7 @@ class Staging:
             )
 
     def fill(self, rows: Iterable[ListedRow]) -> None:
-        """Add the valid rows of the list, and reject duplicates.
-
-        The iterator ``rows`` may call `reject`.
-        """
+        """Add the valid rows of the list, and reject duplicates. ``rows`` may call `reject`."""
         self._insert("listed (row, line, nickname, card_number, plan, profile_url)", 6, rows)
         for column, name in (("nickname", "nickname"), ("card_number", "card number")):
             if not self._index("listed", column):
@@ -172,9 +168,9 @@ class Staging:
         self._run("CREATE INDEX rejected ON listed (row) WHERE reason IS NOT NULL")
 
     def compare(self, target: UserTransaction, *, merges: bool) -> None:
-        """Determine the changes to a store. Reject rows with the card number of a user who stays.
+        """Determine the changes to a store. Reject rows with the card number of a kept user.
 
-        A user named by a rejected row stays. With ``merges``, all unlisted users stay.
+        Users named by rejected rows are kept. With ``merges``, users not in the list are kept, too.
         """
         self._insert("stored (nickname, card_number, plan, profile_url, key)", 5, target.stored())
         self._run("CREATE INDEX staying ON stored (stays) WHERE stays IS NOT NULL")
@@ -255,8 +251,8 @@ class Staging:
             except LookupFailed as error:
                 lines = " and ".join(map(str, sorted(moved[0][:2])))
                 raise RefusedError(
-                    f"lines {lines}: a card number passes from one user to the other, and the "
-                    f"table rejects a temporary number ({error.reason}); nothing was changed"
+                    f"lines {lines}: one user gets the card number of the other; the table rejects "
+                    f"the temporary number needed for this ({error.reason}); nothing was changed"
                 ) from None
         changed = f"SELECT {names}, key FROM changed WHERE line IS NOT NULL"  # noqa: S608
         updated = target.update(fields, self._run(changed))
