@@ -30,7 +30,7 @@ class Availability:
 
     .. code-block:: text
 
-                 open             lookup lost
+                 open             no response
         CLOSED ---------> CONNECTED -------> SUSPECT
           |                ^  |  ^              |  |
           | open   connect |  |  | probe begins |  |

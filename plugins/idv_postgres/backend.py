@@ -5,7 +5,7 @@ These failures do not count for the circuit breaker, because an open circuit wou
 outage. After a failed lookup, a probe on another connection shows whether the server is down.
 
 Three tasks run in the background. The first connects, probes the server and checks the table. The
-second observes the servers in use. The third moves lookups to a server of the preferred role.
+second checks the lag of a standby. The third moves lookups to a server of the preferred role.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @classmethod
     def user_store(cls, options: PostgresOptions) -> PostgresUserStore:
-        """Return the user store of ``table``. Raises `StartError` if queries replace ``table``."""
+        """Return a store of ``table``. Raises `StartError` with ``by_nickname`` or ``by_card``."""
         if options.queries:
             raise StartError(
-                f"backend {options.name}: by_nickname and by_card find single users; only the "
-                "option table names all of them"
+                f"backend {options.name}: by_nickname and by_card cannot list all users; "
+                "use the options table and columns instead"
             )
         try:
             from idv_postgres.store import PostgresUserStore  # noqa: PLC0415 - imports asyncpg
@@ -86,7 +86,7 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @property
     def serves(self) -> frozenset[type[Query]]:
-        """The kinds of query for which the options have SQL, or both if lookups read ``table``."""
+        """Both kinds of query if lookups read ``table``, or else those with configured SQL."""
         return frozenset(self.options.queries) or super().serves
 
     @property
@@ -97,7 +97,7 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     @property
     def revision(self) -> str | None:
-        """The id of the listener's session. A new session may have missed changes of users."""
+        """The id of the LISTEN session. Between two sessions, changes of users are not noticed."""
         return None if self._listener is None else self._listener.session
 
     @property
@@ -279,7 +279,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             await asyncio.sleep(self.options.max_lag / 4)
 
     async def _move(self) -> None:
-        """At intervals, move lookups to a better server. Hosts that hang delay only this task."""
+        """Move lookups to a server of the wanted role. A host that hangs delays only this task."""
         while True:
             await asyncio.sleep(self.retry_interval)
             with suppress(Exception):  # the next attempt may succeed

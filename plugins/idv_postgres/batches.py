@@ -19,7 +19,7 @@ Fetch: TypeAlias = Callable[[str, str | list[str]], Awaitable[Result]]
 _MAX_SIZE = 32
 """Maximum number of lookups in a batch. A slow row or a lost connection affects all of them."""
 _Waiter: TypeAlias = "tuple[str, asyncio.Future[Result | LookupFailed | None]]"
-"""A value and a future. If the future's result is ``None``, a single query must follow."""
+"""A value, and a future for its result. For the result ``None``, look the value up alone."""
 
 
 class BatchFailed(Exception):
@@ -30,8 +30,8 @@ class Batches:
     """The lookups of one kind. They run in at most ``limit`` concurrent queries.
 
     ``sql`` looks up the value ``$1``. ``batch_sql`` looks up an array of values. Its rows begin
-    with the position of their value in the array, from 1. If no other lookup runs or waits, a
-    lookup runs immediately. All other lookups wait, and form batches.
+    with the position of their value in the array, from 1. If no lookup runs or waits, a new lookup
+    runs immediately. Otherwise it waits, and the waiting lookups share the next query.
     """
 
     pause: ClassVar[float] = 5.0

@@ -10,14 +10,14 @@ import asyncpg
 from asyncpg.prepared_stmt import PreparedStatement
 
 _MAX_PREPARED = 16
-"""Maximum number of statements to keep prepared. Before a further statement, all are dropped."""
+"""Maximum number of prepared statements. A statement above this number replaces all others."""
 
 
 class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
     """A connection without asyncpg's cache of statements. The end of a ``with`` block closes it.
 
-    asyncpg's cache numbers the statements of each process. Behind a pooler, two processes may use
-    one session. If their statements had the same name, one could run a statement of the other.
+    asyncpg's cache names statements by a counter, so all processes use the same names. Behind a
+    pooler, two processes may share a session. One could then run a statement of the other process.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -27,7 +27,7 @@ class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no typ
         """``address`` is the host with its port. ``server`` identifies the server, because a load
         balancer may have several servers at one address."""
         self.standby: object = "unknown"
-        """The last `Result.standby`. ``None`` is final, as a primary never becomes a standby."""
+        """The last `Result.standby`. If it is ``None``, the server is a primary and remains one."""
 
     def __enter__(self) -> Self:
         return self

@@ -34,9 +34,9 @@ _OTHER_ROLE = TargetServerAttributeNotMatched()
 class Connector:
     """Opens connections to the first suitable host of a URI.
 
-    The host that was connected last (``last``) is tried first. Each of the ``roles`` is tried at
-    every host before the next role. If ``avoid`` names hosts, they are tried last, and the other
-    hosts in random order.
+    The host that was connected last (``last``) is tried first. Then every host is tried with the
+    first of the ``roles``, then with the next. If ``avoid`` names hosts, the order of the hosts is
+    random, and the named hosts come last.
     """
 
     def __init__(
@@ -127,9 +127,9 @@ class Database:
     async def inspect(self, *, in_order: bool = False) -> Lookups:
         """Validate the table on a separate connection, with the ``search_path`` of the role.
 
-        The host in use is tried first. With ``in_order``, the hosts are tried in the order of the
-        URI, unless a standby may be behind its primary. Afterwards, lookups use the chosen host. If
-        the table is `Broken`, the connections for lookups are closed.
+        The host in use is tried first, or with ``in_order``, the first host of the URI. While a
+        standby is behind, ``in_order`` is ignored, because lookups could return to this standby.
+        Afterwards, lookups use the validated host. If the table is `Broken`, the pool is closed.
         """
         last = self._connector.last
         is_well = not any(problem for _, problem in self.executor.servers.values())
@@ -178,7 +178,7 @@ class Database:
         return connection
 
     def _leave_other_hosts(self, connection: Connection) -> None:
-        """Replace connections to hosts other than this one, because hosts may differ in users."""
+        """Replace connections to hosts other than this one. Two hosts may have different users."""
         if any(each.address != connection.address for each in self.pool.connections):
             self.pool.replace()
 

@@ -1,7 +1,7 @@
 """The conversion of errors of PostgreSQL, asyncpg and the network to `LookupFailed`.
 
-The reasons contain no data. Some messages of the server quote a value: of a failed cast in a view
-(22P02), or of RAISE (P0001). So a message is used only outside of lookups, for some SQLSTATEs.
+Some messages of the server quote a value, for example after a failed cast in a view (22P02). So
+reasons of lookups omit the message. Other reasons include the messages of `_SAFE_TO_REPEAT`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _REASONS = {
     "3D000": "the database of the dsn does not exist",
     "40001": "the query was stopped by a conflict with recovery, or by another transaction",
     "42501": (
-        "the user of the dsn may not read the table, or some of its rows: GRANT SELECT on it, or, "
-        "for row-level security, ALTER ROLE … BYPASSRLS"
+        "the user of the dsn may not read the table or some of its rows; GRANT SELECT on it or, if "
+        "it has row-level security, ALTER ROLE … BYPASSRLS"
     ),
     "42703": "a column is missing",
     "42804": "a column has a type other than text",
@@ -51,7 +51,7 @@ _REASONS = {
 _SAFE_TO_REPEAT = (*_UNAVAILABLE, "0A", "23", "28", "3D", "3F", "42", "54")
 """SQLSTATEs, or their first characters, of messages that quote no value of a table."""
 REPLACED = "idv: the table was replaced"
-"""Part of the server's message if a lookup reads another table than the validated table."""
+"""Text in the server's error if the name of the table no longer means the validated table."""
 _OF_CLIENT = {
     (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError): (
         "the table was changed during the query"
@@ -61,7 +61,7 @@ _OF_CLIENT = {
     ),
     (asyncpg.InternalClientError, asyncpg.InterfaceError): "the connection was lost",
 }
-"""Reasons for asyncpg's own errors, but not for a `ValueError` (a wrong query or dsn)."""
+"""Reasons for asyncpg's own errors. If one is a `ValueError`, the query or dsn is wrong."""
 
 
 class ReplacedError(Unavailable):
@@ -98,7 +98,7 @@ def most_informative(errors: Sequence[Exception]) -> Exception:
 
 
 def to_lookup_failed(error: Exception, *, with_message: bool = False) -> LookupFailed:
-    """Return the failure for an error. In lookups, omit the message: it may quote a value."""
+    """Return the failure for an error. In lookups, omit the message, as it may quote a value."""
     if isinstance(error, LookupFailed):
         return error
     if isinstance(error, OSError):
@@ -125,8 +125,8 @@ def _of_server(error: asyncpg.PostgresError, *, with_message: bool) -> LookupFai
     _, is_rejected, parameter = text.partition("unsupported startup parameter: ")
     if state == "08P01" and is_rejected:
         return Broken(
-            f"a pooler rejects the startup parameter {parameter}; "
-            "connect to the server itself, or for a backend write prepared_statements: false"
+            f"a pooler rejects the startup parameter {parameter}; connect to the server "
+            "itself or, in the options of a backend, write prepared_statements: false"
         )
     if "statement pooling mode" in text:
         return Broken(

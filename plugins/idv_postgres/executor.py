@@ -12,7 +12,7 @@ from idv_postgres.options import PostgresOptions
 from idv_postgres.standby import Standbys, with_state
 
 _SERVER_SHARE = 0.9
-"""Fraction of ``timeout`` after which the server stops a query, to keep the connection usable."""
+"""The server stops a query after this fraction of ``timeout``. The connection remains usable."""
 _BATCH_SHARE = 1 / 3
 """Fraction of ``timeout`` for a query for several values. If it fails, single queries follow."""
 _ROLLBACK_SHARE = 1 / 6
@@ -28,7 +28,7 @@ class Executor:
         self._rollback_timeout = options.timeout * _ROLLBACK_SHARE
         self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
         self.settings: dict[str, str] = {}
-        """Settings of each session, but empty behind a pooler: `_transaction` sets them there."""
+        """The settings of each session. Behind a pooler, `_transaction` sets them instead."""
         if options.prepared_statements:
             self.settings = {
                 "application_name": "tornado-idv",
@@ -46,9 +46,9 @@ class Executor:
     async def run(self, connection: Connection, sql: str, value: str | list[str]) -> Result:
         """Run a lookup for one or several values. For several, it may raise `TimeoutError`.
 
-        If a query calls a function and finds no row, it is repeated in the same transaction. In the
-        first query, a STABLE function may wait for a TRUNCATE and then read an older snapshot,
-        without the new rows. The second query gets a new snapshot, and waits for no lock.
+        If a query calls a function and finds no row, it is repeated in the same transaction. After
+        a wait for a TRUNCATE, a STABLE function still reads the snapshot from before the wait,
+        without new rows. The second query gets a new snapshot, and already has the lock.
         """
         is_batch, may_repeat = isinstance(value, list), sql in self.lookups.repeated
         if self._is_prepared:
@@ -66,7 +66,7 @@ class Executor:
     async def _transaction(self, connection: Connection) -> AsyncIterator[None]:
         """Run a block as a transaction with its own settings.
 
-        Settings of a session would be lost: a pooler may use another session per transaction.
+        A pooler may run each transaction in another session, so settings of a session are lost.
         """
         path = self.lookups.search_path
         try:

@@ -139,9 +139,9 @@ class KeyDatabase:
     def changed_rows(
         self, sql: str, before: dict[bytes, tuple[Any, ...]] | None
     ) -> tuple[set[str] | None, Iterable[Sequence[Any]], dict[bytes, tuple[Any, ...]]]:
-        """Run a query, and compare its rows (id, digest and others) with the rows ``before``.
+        """Run a query, and compare its rows with ``before``, the rows of an earlier call by digest.
 
-        Return changed ids (``None`` without ``before``), their rows, and all rows by digest.
+        Return the changed ids (``None`` for all), their rows, and all rows by digest.
         """
         now = {row[1]: tuple(row) for row in self.execute(sql)}
         if before is None:

@@ -45,7 +45,7 @@ class Listener:
     pause: ClassVar[float] = 1.0
     """Seconds between two attempts to connect."""
     batch_interval: ClassVar[float] = 0.25
-    """Seconds to collect changes for one purge. Each purge drops all cached "not found"."""
+    """Seconds to collect changes for one purge, because each purge drops all cached "not found"."""
 
     def __init__(
         self, options: PostgresOptions, database: Database, purge: Callable[..., None]
@@ -61,7 +61,7 @@ class Listener:
         )
         self._changed: set[str] = set()
         self._has_purged = asyncio.Event()
-        """Set by a purge of notified changes, and cleared before the WAL position is read."""
+        """Set by a purge of notified changes. `_listen` clears it, and reads the WAL position."""
         self._last_reason = ""
         self.session: str | None = None
 

@@ -101,11 +101,11 @@ class Result(NamedTuple):
     rows: Sequence[Sequence[Any]]
     reason: str | None = None
     storable: bool = True
-    """True if the result includes the last notified change, so that it may be cached."""
+    """True if the server has replayed the last notified change. Then the result may be cached."""
     standby: object = None
     """An identifier of the standby and its WAL receiver, or ``None`` for a primary."""
     may_repeat: bool = False
-    """True if the standby caught up during the lookup, so that a repeated lookup is reliable."""
+    """True if the standby caught up with its primary during the lookup. A retry is reliable."""
     address: str = ""
     """The `Connection.address`."""
     origin: str = ""
@@ -136,9 +136,9 @@ def to_user(row: Sequence[Any]) -> User:
 async def inspect(connection: Connection, options: PostgresOptions, before: Lookups) -> Lookups:
     """Validate the table or the queries in a transaction, and return the statements.
 
-    ``before`` is the result of the last inspection. Raises errors of asyncpg, and `Broken` for a
-    missing or UNLOGGED table, for columns of other types than text, and for another table than
-    before. A nickname with @ gives only a warning: one row must not prevent other lookups.
+    ``before`` is the last result. Raises errors of asyncpg, and `Broken` if the table is missing
+    or UNLOGGED, has a column that is not text, or may not replace the table in ``before``. If a
+    nickname begins with @, this is only a warning, as one row must not prevent other lookups.
     """
     # Without this setting, a client that is cut off keeps its locks, and blocks ALTER TABLE.
     await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '5s'")
@@ -249,7 +249,7 @@ async def _own_query(connection: Connection, kind: type[Query], query: str) -> s
 def select_users(
     options: PostgresOptions, columns: Collection[str], table: str | None = None
 ) -> str:
-    """Return a SELECT of all users in the form for `to_user`, with the table as ``u``."""
+    """Return a SELECT of all users with the columns for `to_user`. ``u`` is the table's alias."""
     table = table or options.quoted_table
     names, url = options.columns, options.columns.profile_url or "profile_url"
     own = [f"u.{quoted(names.plan)}::text"]
@@ -322,12 +322,12 @@ async def _unique_warnings(
         is_enough = key == quoted(column) or columns[column].type == "citext"
         if f"lower{plain}" not in keys and not (is_enough and plain in keys):
             warnings.append(
-                f"no unique index forbids two rows for one query by {quoted(column)}; this one "
-                f"does: CREATE UNIQUE INDEX {index} ON {table} ({key})"
+                f"a lookup by {quoted(column)} may find two rows, because a unique index is "
+                f"missing; create one: CREATE UNIQUE INDEX {index} ON {table} ({key})"
             )
     return warnings
 
 
 def _plain(key: str) -> str:
-    """Return an index key, as printed by the server, reduced to its function and column."""
+    """Return an index key without casts, collation, parentheses and quotes, to compare keys."""
     return re.sub(r'::("[^"]*"|\w+)|COLLATE "C"|[()"\s]', "", key)

@@ -49,7 +49,7 @@ class Dsn:
     uris: Mapping[str, str]
     """For the address of each host, in the configured order, a URI with this host alone."""
     roles: Sequence[str]
-    """The roles for ``target_session_attrs``. Each is tried at every host before the next role."""
+    """Values of ``target_session_attrs``. All hosts are tried with one, then with the next."""
     name: str
     """The hosts and the database, for messages."""
 
@@ -157,7 +157,7 @@ class PostgresOptions(BackendOptions):
     notify: NotifyOptions | None = None
     """Notifications of the database, which purge cached answers. They are off by default."""
     max_lag: Annotated[Duration, Field(ge=0.1)] = 1.0
-    """The maximum lag of a standby behind its primary. Above it, "not found" is not trusted."""
+    """The maximum lag of a standby behind its primary. Above it, lookups without a result fail."""
     max_removed: Percentage = "2%"
     """The maximum percentage of users that ``tornado-idv users import`` may remove."""
 
@@ -183,7 +183,7 @@ class PostgresOptions(BackendOptions):
 
     @property
     def channel(self) -> str:
-        """The channel of notifications, or the default channel without ``notify``."""
+        """The channel of notifications. If ``notify`` is not set, it is the default channel."""
         return (self.notify or NotifyOptions()).channel
 
     @property

@@ -21,7 +21,7 @@ SELECT set_config('search_path', concat_ws(', ', string_agg(quote_ident(name), '
   'pg_temp'), true)
 FROM unnest(current_schemas(false)) WITH ORDINALITY AS s(name, place) WHERE name !~ '^pg_temp'
 """
-"""SQL that sets this transaction's ``search_path`` to its existing schemas, ``pg_temp`` last."""
+"""SQL that removes missing schemas from a transaction's ``search_path``. ``pg_temp`` is last."""
 _RELATION = """
 SELECT oid, relnamespace::regnamespace || '.' || quote_ident(relname), ARRAY(
   SELECT name FROM unnest(current_schemas(false)) AS s(name)
@@ -40,7 +40,7 @@ WITH RECURSIVE tree AS ({roots} UNION SELECT next.oid FROM tree, LATERAL (
   WHERE r.ev_class = tree.oid AND r.ev_type = '1' AND d.refclassid = 'pg_class'::regclass
 ) AS next(oid))
 """
-"""A CTE of the relations in the query ``roots``, their partitions, and the tables below views."""
+"""A CTE of the relations in the query ``roots``, their partitions, and tables that views read."""
 _LOCKED = """
 SELECT relation AS oid FROM pg_locks WHERE locktype = 'relation' AND pid = pg_backend_pid()
 """
@@ -61,18 +61,18 @@ class Relation:
     sql: str
     """The name with the schema, quoted if necessary."""
     sample: Sequence[str] = field(compare=False)
-    """Some nicknames in the relation, in lower case if lookups ignore the case."""
+    """Some nicknames, to compare with a later table. In lower case if lookups ignore the case."""
     server: str = field(compare=False)
-    """The start time, as an id of the server. Another server may use ``oid`` for another table."""
+    """The server's start time, as its id. On another server, ``oid`` may mean another table."""
 
 
 async def resolve(
     connection: Connection, options: PostgresOptions, before: Relation | None, equals: Condition
 ) -> tuple[Relation, list[str]]:
-    """Return the relation that the option ``table`` names, and a warning for an ambiguous name.
+    """Return the relation that ``table`` names, and a warning if another schema has this name.
 
-    ``equals`` compares nicknames, ``before`` is the earlier relation. Raises `Broken` if the new
-    relation may not replace the earlier one, or is empty and has an ambiguous name.
+    ``equals`` compares nicknames. ``before`` is the relation of the last inspection. Raises
+    `Broken` if the relation may not replace ``before``, or is empty and there is a warning.
     """
     table, column = options.quoted_table, f"{quoted(options.columns.nickname)}::text"
     value = f'lower({column} COLLATE "C")' if options.folds_nicknames else column
@@ -82,7 +82,7 @@ async def resolve(
     relation = Relation(oid, sql, [row[0] for row in rows if row[0] is not None], server)
     if before is not None and before.sql != sql:
         raise Broken(
-            f"{table} is {sql} now, and was {before.sql} when the service started; "
+            f"{table} is {sql} now, but meant {before.sql} when the service started; "
             "name the schema in the option `table`, and restart the service"
         )
     if before is not None and (before.oid, before.server) != (oid, server):
@@ -101,10 +101,10 @@ async def resolve(
 async def _require_same_users(
     connection: Connection, before: Relation, relation: Relation, equals: Condition
 ) -> None:
-    """Raise `Broken` unless ``relation`` may replace the earlier relation ``before``.
+    """Raise `Broken` unless ``relation`` may replace ``before``, the last relation.
 
-    ``relation`` is accepted if it has users and the old table is still in its schema, because then
-    a job has exchanged their names. Otherwise, it needs half of the users in ``before.sample``.
+    If the old table is still in the schema, a job has exchanged the names of both tables, and one
+    user is enough. Otherwise, ``relation`` must have half of the users in ``before.sample``.
     """
     may_be_renamed = relation.sample and before.server == relation.server
     if may_be_renamed and await connection.fetchval(_IS_RENAMED, before.oid, relation.oid):
@@ -115,13 +115,13 @@ async def _require_same_users(
     found = await connection.fetchval(count, before.sample) if relation.sample else 0
     if found * 2 < len(before.sample):
         raise Broken(
-            f"{relation.sql} was replaced by another table, which lacks most of its users; restart "
-            "the service if this is intended, and exchange tables by ALTER TABLE … RENAME TO"
+            f"{relation.sql} was replaced by a table that lacks most of the old users; if this is "
+            "intended, restart the service; next time, exchange tables by ALTER TABLE … RENAME TO"
         )
 
 
 async def require_logged(connection: Connection) -> None:
-    """Raise `Broken` if a table that this transaction has locked is UNLOGGED."""
+    """Raise `Broken` if this transaction has used, and so locked, an UNLOGGED table."""
     table = await connection.fetchval(_UNLOGGED)
     if table is not None:
         raise Broken(

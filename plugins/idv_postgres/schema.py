@@ -131,8 +131,8 @@ def init_database(tools: CommandTools, config: Path, name: str | None, *, apply:
             )
         if options.queries:
             raise StartError(
-                f"backend {options.name}: by_nickname and by_card read tables of your own; "
-                "this command can only create the table in the option table"
+                f"backend {options.name}: this command creates only the table of the option table; "
+                "with by_nickname or by_card, create your tables yourself"
             )
         if not apply:
             click.echo(script(options), nl=False)

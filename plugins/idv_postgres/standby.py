@@ -23,8 +23,8 @@ WHERE pg_catalog.pg_is_in_recovery()
 """
 """SELECT of a standby's state as the last row of a lookup. Other rows have NULL in the last column.
 
-Any role may run this SELECT. The replayed position is read first, so it exceeds the received
-position only if the WAL receiver has received nothing yet."""
+Any role may run this SELECT. It reads the replayed position first. If this position still exceeds
+the received position, the WAL receiver has received nothing yet."""
 NO_LOOKUP = "SELECT $1::text, NULL, NULL, NULL LIMIT 0"
 """SQL of a lookup without rows. Extended by `with_state`, it returns only the standby's state."""
 _MAX_STANDBYS = 100
@@ -44,12 +44,12 @@ def with_state(sql: str, *, is_batch: bool) -> str:
 class Standbys:
     """The WAL positions of standbys.
 
-    A standby *follows* its primary if its data is at most ``max_lag`` seconds old. It is, if
-    the standby has replayed up to the highest position that any of them had ``max_lag`` ago.
+    A standby *follows* its primary if its data is at most ``max_lag`` seconds old. This is true if
+    the standby has replayed the highest position that any standby had received ``max_lag`` ago.
     """
 
     settle_time: ClassVar[float] = 1.0
-    """Seconds for a new WAL receiver to catch up. Its positions are ignored until then."""
+    """Seconds for a new WAL receiver to catch up. Meanwhile, its received position is ignored."""
 
     def __init__(self, max_lag: float, timer: Callable[[], float] = time.monotonic) -> None:
         self._max_lag, self._timer = max_lag, timer
@@ -61,14 +61,14 @@ class Standbys:
         self._certain: tuple[object, float, int] = None, -inf, 0
 
     def require(self, position: str | None) -> None:
-        """Set the WAL position that cached results must include. ``None`` prevents caching."""
+        """Set the replayed WAL position that a cached result needs. ``None`` prevents caching."""
         required = inf if position is None else _to_bytes(position)
         # An idle standby stops before the header of a page without other contents.
         is_empty = required % _PAGE_SIZE in _PAGE_HEADERS
         self._required = required - required % _PAGE_SIZE if is_empty else required
 
     def is_certain(self, standby: object) -> bool:
-        """Return whether a standby *followed* so recently that its next lookup needs no state."""
+        """Return whether a standby *followed* recently. Then its next lookup reads no positions."""
         certain, until, position = self._certain
         return standby == certain and self._timer() < until and position >= self._required
 

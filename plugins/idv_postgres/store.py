@@ -183,7 +183,7 @@ class PostgresTransaction(UserTransaction):
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """A transaction with a private event loop. ``table`` is empty if the transaction only reads."""
+    """A transaction with a private event loop. If it only reads, ``table`` is an empty string."""
 
     runner: asyncio.Runner
     connection: Connection
@@ -256,7 +256,7 @@ def _mapped_errors(table: str) -> Iterator[None]:
         elif table and isinstance(error, asyncpg.InsufficientPrivilegeError):
             failure = Broken(
                 "the user of the dsn may not write; GRANT SELECT, INSERT, UPDATE, DELETE ON "
-                f"{table} and, on the database, TEMPORARY to it (and, for row-level security, "
-                "ALTER ROLE … BYPASSRLS), or use another configuration for imports"
+                f"{table}, and TEMPORARY on the database; for row-level security, add ALTER ROLE … "
+                "BYPASSRLS; or import with the dsn of another user"
             )
         raise failure from None

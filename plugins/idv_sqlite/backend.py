@@ -5,15 +5,16 @@ The backend checks the file every second. A check may detect three changes:
 - The file was written through SQLite. Every connection sees the new rows. The cache is purged.
 - The file was replaced, or overwritten without SQLite (for example, by ``cp``). The backend opens
   and checks the new file, switches lookups to it, purges the cache, and closes the old connections.
-  During this check, users of a *replaced* file are found, but not cached. Other lookups wait.
-- The file is missing or invalid. If the old file was deleted, or another was renamed over it, the
-  open connections still read the old users. These users are *found*, and lookups of others raise
-  `Unavailable` or `Broken`. If the file was damaged in place, the backend closes it, and every
-  lookup raises an error. The next check with a valid file ends this state.
+  During this check, users of a *replaced* file are found, but not cached. Lookups wait for the
+  check if they find no user, or if the file was overwritten.
+- The file is missing or invalid. If the old file was deleted or replaced, the open connections
+  still find its users, and lookups of other users raise `Unavailable` or `Broken`. If the file was
+  damaged in place, the backend closes it, and every lookup raises an error. When a later check
+  finds a valid file, the backend opens it.
 
 Before a lookup returns, the file's signature is compared with its signature at the last check. If
-they differ, the file is checked first. The reason: if the file was overwritten, SQLite may combine
-cached pages of the old content with new pages, and follow an index entry to another user's row.
+they differ, the file is checked first, because SQLite may combine cached pages of the old content
+with pages of an overwritten file, and follow an index entry to another user's row.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         return user
 
     async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
-        """Query the table. The steps are the statement, its parameters and its rows."""
+        """Query the table. Add the statement, its parameters and its rows to ``steps``."""
         return await self.find(query, steps)
 
     async def close(self) -> None:
@@ -135,8 +136,7 @@ class SqliteBackend(Backend[SqliteOptions]):
     async def check(self) -> None:
         """Check the file, and react to all changes that were made before this call.
 
-        Concurrent callers share one check. The check continues if a caller is cancelled. A closed
-        backend checks nothing.
+        Concurrent callers share one check. The check continues if a caller is cancelled.
         """
         # A running check may have read the file's status before this call, so another is needed.
         if self._check_task is not None and not self._check_task.done():
@@ -226,5 +226,5 @@ class SqliteBackend(Backend[SqliteOptions]):
             await file.close()
 
     def _failure(self) -> LookupFailed:
-        """Return a copy of the current error, because the guard modifies each raised error."""
+        """Return a copy of the current error, because callers change the errors that they catch."""
         return Unavailable("the file is not open") if self._error is None else self._error.copy()

@@ -63,7 +63,7 @@ def to_lookup_failed(error: sqlite3.Error) -> LookupFailed:
         reason = f"SQLite fails with {name}"
     elif code == sqlite3.SQLITE_ERROR and str(error).startswith("unsafe use of"):
         reason = (
-            "the view uses a virtual table or function that SQLite refuses in views it cannot trust"
+            "the view uses a virtual table or function that PRAGMA trusted_schema = OFF forbids"
         )
     elif extended != code:
         reason = f"{reason} ({name})"

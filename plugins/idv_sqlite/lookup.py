@@ -1,11 +1,11 @@
 """The SQL of a lookup: one statement for each kind of query, and its parameters.
 
-A program may store a card number as a number or as bytes. In SQLite, such a value never equals the
-queried text, and an existing user would be "not known here". So a lookup also searches for the
-number and the bytes, and raises `Broken` for a row with one of these.
+A program may store a card number as a number or as bytes. In SQLite, neither equals the queried
+text, and an existing user would be "not found". So a lookup also searches for the number and the
+bytes. For a row with a number or bytes, it raises `Broken`.
 
-Each form is a separate SELECT. With ``IN`` or ``OR``, SQLite's planner would ignore the index of a
-table that was small at its last ANALYZE.
+Text, number and bytes have separate SELECTs. With ``IN`` or ``OR``, SQLite's planner would ignore
+the index of a table that was small at its last ANALYZE.
 
 Several lookups of one kind share one statement. This saves most of the time for switches between
 the event loop and SQLite's thread.
@@ -31,7 +31,8 @@ _OPERANDS = {
     "integer": "+CAST(?{2} AS NUMERIC)",
     "real": "+CAST(?{2} AS REAL)",
 }
-"""The SQL of a queried value by storage form. Its parameters: text, UTF-8 bytes, numeric text."""
+"""SQL of the value in each storage form. ``{0}`` is the number of the parameter with the text,
+``{1}`` with the UTF-8 bytes, and ``{2}`` with the text if it is numeric."""
 _AT_ONCE = (1, 2, 4, 8, 16, 32)
 """The sizes of batches. They are few, since sqlite3 caches a prepared statement per size."""
 

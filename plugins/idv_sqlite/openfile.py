@@ -26,16 +26,16 @@ from idv_sqlite.reader import Reader, connect
 from tornado_idv import Broken, ByNickname, FileSignature, Query, Step, Unavailable, User
 
 CHECKED_SIZE = 64 * 1024**2
-"""Up to this many bytes, a file is checked by page and row, above by schema and row counts."""
+"""Maximum bytes for a check of every page and row. In a larger file, rows are only counted."""
 _LACKS_ROWS = "an index lacks rows of its table; repair it by the statement REINDEX"
 
 
 class State(NamedTuple):
     """The state of a file at a check. The next check compares it with the new state.
 
-    ``sidecars`` has the device and inode of the ``-wal`` and ``-shm`` files, because an open
-    connection keeps its files, but new connections find files by name. ``revision`` is read before
-    ``data_version``, and can be compared after a restart of the process.
+    ``sidecars`` has device and inode of the ``-wal`` and ``-shm`` files. An open connection still
+    uses these files after their replacement. ``revision`` can be compared after a restart of the
+    process. It is read before ``data_version``, so it is never newer than this version.
     """
 
     signature: FileSignature
@@ -56,7 +56,7 @@ class OpenFile:
     watcher: aiosqlite.Connection
     state: State = field(init=False)
     _unmodified_after: int = field(default=-1, init=False)
-    """The number of completed statements at the last check that found the signature unchanged."""
+    """The sum of `Reader.completed` when the signature was last found to be unchanged."""
 
     @classmethod
     async def open(cls, options: SqliteOptions) -> OpenFile:
@@ -96,9 +96,9 @@ class OpenFile:
         return file
 
     def is_unmodified(self) -> bool:
-        """Return whether all completed statements have read the file as it was at the last check.
+        """Return whether the signature was unchanged after the last completed statement.
 
-        The signature is read again only if a statement was completed since it was last read.
+        Until another statement is completed, an unchanged signature is not read again.
         """
         completed = sum([reader.completed for reader in self.readers])
         if completed != self._unmodified_after:

@@ -134,7 +134,7 @@ class Reader:
         self._serve_task = None
 
     async def _run_batch(self, lookup: LookupStatement, batch: list[_Request]) -> None:
-        """Run one statement. If it fails, run each lookup alone: one may cause the error."""
+        """Run one statement. If it fails, run each lookup alone, as one value may be the cause."""
         found: list[list[Row]] = [[] for _ in batch]
         try:
             for place, *row in await self._execute(lookup, batch):

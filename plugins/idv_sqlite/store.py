@@ -1,8 +1,8 @@
 """The user store of a SQLite file, for ``tornado-idv users``. Only this module writes the file.
 
-To replace users, a copy of the file is changed and renamed over it, so readers are never locked
-out. A file in WAL mode is changed in one transaction instead: writers do not lock readers out, and
-SQLite would apply the old ``-wal`` file to a renamed file.
+To replace users, an import changes a copy of the file, and renames the copy over the file. So
+readers are never locked out. A file in WAL mode is changed in one transaction instead, because
+SQLite would apply its ``-wal`` file to the copy. In WAL mode, writers do not lock readers out.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _new_file(target: Path, stack: ExitStack, *, is_new: bool) -> Path:
 def _rename(path: Path, target: Path) -> None:
     """Rename the new file ``path`` over ``target``.
 
-    Raises `StartError` if the rename fails, and `Unavailable` for an error after it.
+    Raises `StartError` if the rename fails, and `Unavailable` if a crash may still undo it.
     """
     try:
         _sync(path)
@@ -83,7 +83,7 @@ def _rename(path: Path, target: Path) -> None:
         if error.errno in _MOUNTED:
             reason = (
                 "the file itself is a mount point, as in a container; mount its folder, or add "
-                "--merge to change the file in place, without removing users"
+                "--merge, which changes the file in place, but removes no users"
             )
         raise StartError(f"{target}: cannot be replaced: {reason}") from None
     try:
@@ -110,7 +110,7 @@ def _copy(target: Path, path: Path, descriptor: int, stack: ExitStack) -> None:
         os.fchown(descriptor, status.st_uid, status.st_gid)
     except OSError:
         raise StartError(
-            f"{target}: the new file cannot get the owner of this file; run the import as that user"
+            f"{target}: the new file cannot get the same owner; run the import as the file's owner"
         ) from None
     os.fchmod(descriptor, status.st_mode & 0o7777)
     with closing(sqlite3.connect(path)) as copy:
@@ -166,7 +166,7 @@ class SqliteUserStore(UserStore):
                     raise StartError(f"{name} is a view, and cannot be imported into")
                 is_copy = is_new or not (in_place or _journal_mode(path) == "wal")
                 if is_new and any(map(os.path.lexists, (f"{path}-wal", f"{path}-journal"))):
-                    raise StartError(f"{path}: remove the -wal or -journal of an earlier file")
+                    raise StartError(f"{path}: remove the -wal or -journal of the old database")
                 target = _new_file(path, stack, is_new=is_new) if is_copy else path
                 connection = stack.enter_context(_connected(target))
                 transaction = SqliteTransaction(self, connection, table, path, target)
@@ -183,7 +183,7 @@ class SqliteUserStore(UserStore):
 
 
 class SqliteTransaction(UserTransaction):
-    """A transaction in the file itself, or in its copy ``target``. The commit renames the copy."""
+    """A transaction in ``target``. If it is a copy, the commit renames it over ``path``."""
 
     def __init__(
         self,
@@ -237,7 +237,6 @@ class SqliteTransaction(UserTransaction):
             yield from chain(self._connection.execute(f"SELECT {names} FROM {self._table}"))  # noqa: S608 - quoted
 
     def delete(self, keys: Iterable[object]) -> int:
-        """Delete rows one by one."""
         ((last,),) = self._connection.execute(f"SELECT max({self._key}) FROM {self._table}")  # noqa: S608 - quoted
         deleted = self._run(f"DELETE FROM {self._table} {self._where(1)}", ((key,) for key in keys))  # noqa: S608 - quoted
         query = "SELECT sql LIKE '%AUTOINCREMENT%' FROM sqlite_master WHERE lower(name) = lower(?)"
@@ -248,7 +247,6 @@ class SqliteTransaction(UserTransaction):
         return deleted
 
     def update(self, fields: Sequence[str], rows: Iterable[StoredRow]) -> int:
-        """Update rows one by one."""
         pairs = ", ".join(f"{self._columns[field]} = ?" for field in fields)
         return self._run(f"UPDATE {self._table} SET {pairs} {self._where(len(fields) + 1)}", rows)  # noqa: S608 - quoted
 
@@ -297,7 +295,7 @@ class SqliteTransaction(UserTransaction):
             )
 
     def _where(self, place: int) -> str:
-        """Return the condition for the row with the key in a parameter. Case counts in a key."""
+        """Return the condition for the row whose key is a parameter. It distinguishes case."""
         return f"WHERE {self._key} = ?{place} AND {self._key} = ?{place} COLLATE BINARY"
 
     def _run(self, statement: str, rows: Iterable[Sequence[object]]) -> int:

@@ -165,8 +165,8 @@ async def _unique_index_warnings(
         index = quoted(f"{options.table}_{name}{'_nocase' if folds else ''}")
         indexed = f"{quoted(name)}{' COLLATE NOCASE' if folds else ''}"
         warnings.append(
-            f"no unique index forbids two rows for one query by {quoted(name)}; this one does: "
-            f"CREATE UNIQUE INDEX {index} ON {quoted(options.table)} ({indexed})"
+            f"a lookup by {quoted(name)} may find two rows, because a unique index is missing; "
+            f"create one: CREATE UNIQUE INDEX {index} ON {quoted(options.table)} ({indexed})"
         )
     return warnings
 

@@ -2,8 +2,8 @@
 
 Four times a second, the backend compares the file's signature (its inode, size and times) with the
 last one. This works on every file system and for every way to replace a file. After a change, the
-file is read when two checks in a row give the same signature. Then the write has ended, and a later
-edit gives the file another time.
+file is read when two checks in a row give the same signature, because the write has ended by this
+time. Each later edit has a different modification time, and is noticed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class YamlOptions(BackendOptions):
 
 _CHECK_INTERVAL = 0.25
 _MAX_CHANGES = 3
-"""A file that is still changing is not read, except after this many changed signatures in a row."""
+"""After this many changed signatures in a row, the file is read although it still changes."""
 _MAX_PROBLEMS = 10
 
 _log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class YamlBackend(Backend[YamlOptions]):
     async def find(self, query: Query) -> User | None:
         """Return the user for a query from the last valid fixture.
 
-        Raises `Unavailable` if the fixture has no user for the query, but a fault.
+        Raises `Unavailable` if the entry for the query has a fault and no user.
         """
         user = self._fixture.users.get(query)
         if user is None and query in self._fixture.faults:

@@ -46,8 +46,8 @@ _FIELDS = {
     "nickname": (
         re.compile(r"(?!\.+\Z)(?!.*[/?#%\\])[!-~]{1,64}"),
         (
-            "write 1 to 64 printable ASCII characters without white space, none of / ? # % \\ and "
-            "not dots alone"
+            "write 1 to 64 printable ASCII characters, but not only dots, without white space and "
+            "none of / ? # % \\"
         ),
     ),
     # The maximum of identifiers.card_length.
@@ -63,7 +63,7 @@ _FIELDS = {
 }
 """The pattern of each field of a user, and the advice for a value that does not match."""
 _OF_USER = (*_FIELDS, "fault")
-_NO_USERS = "missing or empty; the file may be cut; write users: [] if there are no users"
+_NO_USERS = "missing or empty; the file may be truncated; write users: [] if there are no users"
 _NO_LIST = "must be a list; begin each item with a dash"
 _COUNT = re.compile(r"[0-9]{1,9}")
 
@@ -131,14 +131,14 @@ class _Checker:
 
     def _problem_of_count(self, users: int, *, needed: bool, is_complete: bool) -> str | None:
         written = self.root.get("count")
-        right = f"set count to {users} if that is right"
+        right = f"the file may be truncated; if {users} is right, set count to {users}"
         if written is None:
-            missing = f"missing, but the last fixture had it; the file may be cut; {right}"
+            missing = f"missing, but the last fixture had it; {right}"
             return missing if needed else None
         if not (isinstance(written, yaml_loader.Text) and _COUNT.fullmatch(written)):
             return "write a number"
         if int(written) != users:
-            return f"is {int(written)}, but there are {users} users; the file may be cut; {right}"
+            return f"is {int(written)}, but there are {users} users; {right}"
         if not is_complete:
             return "a file with a count must end with a line break; this one may be truncated"
         return None
@@ -196,7 +196,7 @@ class _Checker:
                 self._report((*path, name), "missing")
             return None
         if not isinstance(value, yaml_loader.Text):
-            self._report((*path, name), "must be plain text")
+            self._report((*path, name), "must be text, not a list or mapping")
             return None
         # Encoders refuse subclasses of str, so the value becomes a plain str.
         text = str(value.removeprefix("@") if name == "nickname" else value)

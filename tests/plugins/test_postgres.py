@@ -201,12 +201,12 @@ START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
     "no permission": (
         USERS + "REVOKE ALL ON users FROM idv;",
         {},
-        "the user of the dsn may not read the table, or some of its rows: GRANT SELECT on it, or, ",
+        "the user of the dsn may not read the table or some of its rows; GRANT SELECT on it or, ",
     ),
     "row-level security": (
         USERS + "ALTER TABLE users ENABLE ROW LEVEL SECURITY;",
         {},
-        "for row-level security, ALTER ROLE … BYPASSRLS (SQLSTATE 42501): query would be affected",
+        "has row-level security, ALTER ROLE … BYPASSRLS (SQLSTATE 42501): query would be affected",
     ),
     "row-level security of a view": (
         (
@@ -455,7 +455,7 @@ async def test_a_folded_lookup_without_its_index_is_reported_with_the_statement(
     async with serving(database, "fold"):
         scan, unique = (each.getMessage() for each in caplog.records)
     assert "a lookup by nickname reads the whole table" in scan
-    database.run(unique.partition("this one does: ")[2])
+    database.run(unique.partition("create one: ")[2])
     caplog.clear()
     async with serving(database, "fold"):
         assert caplog.text == ""

@@ -132,8 +132,8 @@ async def test_too_many_connections_are_unavailable_and_those_that_are_open_go_o
 
 
 PERMISSION = (
-    "broken: the user of the dsn may not read the table, or some of its rows: GRANT SELECT on it, "
-    "or, for row-level security, ALTER ROLE … BYPASSRLS (SQLSTATE 42501)"
+    "broken: the user of the dsn may not read the table or some of its rows; GRANT SELECT on it "
+    "or, if it has row-level security, ALTER ROLE … BYPASSRLS (SQLSTATE 42501)"
 )
 SCHEMA_FAULTS = {
     "renamed column": (

@@ -117,7 +117,7 @@ def test_init_prints_sql_that_makes_a_table_without_warnings(
         (
             "kind: postgres, dsn: 'postgresql://h/x', by_card: 'SELECT $1'",
             [],
-            "by_nickname and by_card read tables of your own",
+            "with by_nickname or by_card, create your tables yourself",
         ),
         (
             "kind: postgres, dsn: 'postgresql://127.0.0.1:1/x'",
@@ -286,7 +286,7 @@ async def test_init_makes_what_a_partition_key_allows(
         "CREATE TABLE rest PARTITION OF users DEFAULT;"
     )
     async with serving(database):
-        advised = [each.getMessage().partition("this one does: ")[2] for each in caplog.records]
+        advised = [each.getMessage().partition("create one: ")[2] for each in caplog.records]
     assert not any(advised)
     for _ in range(2):
         await apply_init()

@@ -93,7 +93,7 @@ async def test_name_that_means_another_table_is_an_error_until_it_is_repaired(
         await asyncio.to_thread(database.run, shadow)
         await until(lambda: backend.problem is not None)
         assert '"users" is ' in str(backend.problem)
-        assert "and was public.users when the service started" in str(backend.problem)
+        assert "but meant public.users when the service started" in str(backend.problem)
         assert (await outcome(backend)).startswith('broken: "users" is ')
         await asyncio.to_thread(
             database.run,
@@ -198,7 +198,7 @@ async def test_not_found_in_another_table_is_an_error_and_not_believed(
         await asyncio.to_thread(database.run, change)
         ended = await asyncio.gather(*(outcome(backend, each) for each in queries))
         assert "not found" not in ended
-        replaced = "public.users was replaced by another table, which lacks most of its users"
+        replaced = "public.users was replaced by a table that lacks most of the old users"
         assert str(backend.problem).startswith(replaced)
         # With these users it is the same table as far as can be seen, such as a restored one.
         await asyncio.to_thread(database.run, f"TRUNCATE users; {rows()}")

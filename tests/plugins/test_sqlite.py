@@ -176,7 +176,7 @@ START_ERRORS: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         """CREATE VIEW users AS SELECT name AS nickname, type AS card_number, pk AS plan
         FROM pragma_table_info('people')""",
         {},
-        "the view uses a virtual table or function that SQLite refuses in views it cannot trust",
+        "the view uses a virtual table or function that PRAGMA trusted_schema = OFF forbids",
     ),
 }
 
@@ -416,7 +416,7 @@ async def test_a_folded_lookup_without_its_index_is_warned_of(
     async with serving(path, "fold"):
         assert ("a lookup by nickname reads the whole table" in caplog.text) is warned
     if warned:
-        statement = caplog.messages[-1].partition("this one does: ")[2]
+        statement = caplog.messages[-1].partition("create one: ")[2]
         assert statement.endswith("COLLATE NOCASE)")
         run(path, statement)
     caplog.clear()

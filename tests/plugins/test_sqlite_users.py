@@ -116,7 +116,7 @@ def test_sidecar_of_a_removed_file_does_not_bring_its_users_back(
         content = path.read_bytes()
     table.path.unlink()
     path.write_bytes(content)
-    with pytest.raises(StartError, match="remove the -wal or -journal of an earlier file"):
+    with pytest.raises(StartError, match="remove the -wal or -journal of the old database"):
         table.load([ALICE])
     path.unlink()
     table.load([ALICE])

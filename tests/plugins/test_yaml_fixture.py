@@ -194,8 +194,8 @@ def test_a_counted_fixture_cut_at_any_byte_is_never_smaller(whole: str) -> None:
 def test_a_count_that_was_there_is_missed() -> None:
     assert problems(BLOCK, counted=True) == [
         (
-            "u.yaml:1:1: count: missing, but the last fixture had it; the file may be cut; "
-            "set count to 2 if that is right"
+            "u.yaml:1:1: count: missing, but the last fixture had it; the file may be truncated; "
+            "if 2 is right, set count to 2"
         )
     ]
 
@@ -203,8 +203,8 @@ def test_a_count_that_was_there_is_missed() -> None:
 def test_a_wrong_count_is_reported_with_what_to_do() -> None:
     assert problems(COUNTED.replace("count: 2", "count: 3")) == [
         (
-            "u.yaml:1:1: count: is 3, but there are 2 users; the file may be cut; "
-            "set count to 2 if that is right"
+            "u.yaml:1:1: count: is 3, but there are 2 users; the file may be truncated; "
+            "if 2 is right, set count to 2"
         )
     ]
 
