@@ -59,7 +59,7 @@ class LdapBackend(Backend[LdapOptions]):
         return self._pool.problem
 
     async def open(self) -> None:
-        """Connect and bind. Raises `StartError` for a permanent error, such as no ``base_dn``.
+        """Connect and bind. Raises `StartError` for a permanent error, such as a wrong ``base_dn``.
 
         If no server can be reached, log an error and retry in the background.
         """
@@ -88,7 +88,7 @@ class LdapBackend(Backend[LdapOptions]):
     async def find(
         self, query: Query, steps: list[Step] | None = None
     ) -> User | BackendResult | None:
-        """Search for a user. If ``canaries`` are configured, the result identifies the server."""
+        """Search for a user. With ``canaries``, the result identifies its server."""
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
         search, options = self._searches[type(query)], self.options
         if steps is not None:

@@ -87,7 +87,7 @@ def _try_tls(options: LdapOptions, uri: str) -> str | None:
     """Make a trial TLS handshake. Return why the certificate is not trusted, or ``None``.
 
     The trial is needed because the later handshake of libldap has no timeout and reports no reason.
-    Other TLS errors are left to libldap. Raises `OSError` for an unreachable server or a timeout.
+    libldap reports other TLS errors later. Raises `OSError` for an unreachable server or a timeout.
     """
     server: Any = urlsplit(uri)
     try:
@@ -172,7 +172,7 @@ class BoundConnection:
         """Return any matching entry, or ``None``. Raises `Unavailable` or `Broken`.
 
         The entry contains only ``attribute``, possibly under another name, such as
-        ``title;lang-en``. If several entries match, an empty entry may be returned.
+        ``title;lang-en``. It is empty if the server only reports that several entries match.
         """
         try:
             if attribute is None:

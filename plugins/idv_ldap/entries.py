@@ -95,8 +95,8 @@ class EntryMapper:
     def _is_not_known(self, condition: Expression, record: dict[str, Any]) -> bool:
         """Return whether a condition is true for a record.
 
-        Raises `Broken` if an attribute has several values, and the condition is false for their
-        list, but true for one of them, because the condition was then written for a single value.
+        The value of an attribute with several values is a list. Raises `Broken` if the condition is
+        false for the list, but true for one of the values, because it expects a single value.
         """
         if not is_falsy(condition.evaluate(record)):
             return True

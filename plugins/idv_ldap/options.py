@@ -37,7 +37,7 @@ _PORTS = {"ldap": 389, "ldaps": 636}
 
 
 def _uri(text: str) -> str:
-    """Return the canonical URI. Unlike libldap, reject a list of URIs and a URI with a search."""
+    """Return the canonical URI. Reject several URIs, and a base DN or a filter in the URI."""
     match = _URI.fullmatch(text)
     try:  # some versions of Python do not check the address in brackets
         server = urlsplit(text if match else "")
@@ -158,15 +158,16 @@ class LdapOptions(BackendOptions):
     insecure: bool = False
     """Allow ``ldap://`` without TLS to other machines: passwords and users are in plain text."""
     require_context_csn: bool | None = None
-    """Use a server only if the suffix of base_dn has a contextCSN. A replica being loaded has none.
+    """Require a contextCSN in the suffix of base_dn. A replica has none until it is fully loaded.
 
-    By default, servers that offer replication are checked. Once one had a contextCSN, all are."""
+    By default, only servers with the overlay syncprov need one. After any server has had one, all
+    servers need one."""
     references: Literal["ignore", "fail"] = "ignore"
     """The treatment of a search that returns only references to other servers: ignore or fail."""
     connect_timeout: Annotated[Duration, Field(gt=0)] = 2.0
     """The timeout of each step of connecting: TCP, TLS and bind."""
     max_age: Annotated[Duration, Field(gt=0)] = 900.0
-    """The maximum age of a connection, ± 10 %. The next connection tries the servers in order."""
+    """The maximum age of a connection, ± 10 %. A new one goes to the first server that responds."""
 
     @model_validator(mode="after")
     def _check_complete(self) -> Self:

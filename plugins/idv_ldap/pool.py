@@ -56,7 +56,6 @@ class ConnectionPool:
 
     @property
     def _usable(self) -> list[BoundConnection]:
-        """The open connections, without those that were lost."""
         return [each for each in self._open if not each.lost.done()]
 
     async def open(self) -> None:
@@ -166,7 +165,7 @@ class ConnectionPool:
         raise type(failed[0])("; ".join(each.reason for each in failed))
 
     def _report(self, failure: LookupFailed) -> None:
-        """Log a failure once per outage. While another connection works, log only `Broken`."""
+        """Log a failure once per outage. While the second connection works, log only `Broken`."""
         is_news = isinstance(failure, Broken) or not self._usable
         if is_news and failure.reason != self._failure.reason:
             again = f"trying again every {_pause(failure):g} s"

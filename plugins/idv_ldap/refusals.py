@@ -29,7 +29,7 @@ _ACCEPTED_FOR = 10.0
 
 Otherwise, if a server hangs, each process would wait for the binds of the others."""
 _PLACES = 4096
-"""Number of records. Credentials whose hashes select the same record overwrite each other."""
+"""Number of records. Credentials with the same hash modulo this number share a record."""
 _RECORD = struct.Struct("qdd232s")
 """A record: the hash of the credentials, the end and the length of the pause, and the reason.
 

@@ -18,8 +18,8 @@ from tornado_idv import Broken
 _MAX_AGE = 1.0
 """Seconds for which a successful search is evidence for "not found"."""
 _ENTRY = "(|(!(objectClass=organizationalUnit))(hasSubordinates=TRUE))"
-"""Filter for all entries but empty organizational units. A unit with unreadable entries is found if
-the server has ``hasSubordinates``. The filter needs the right to read ``objectClass``."""
+"""Filter for all entries except empty organizational units. On servers with ``hasSubordinates``, a
+unit with unreadable entries is not empty. ``bind.dn`` must be able to read ``objectClass``."""
 
 
 class Search:
@@ -29,17 +29,17 @@ class Search:
         self.template = FilterTemplate(filter_)
         self._attributes = attributes
         self._witness: str | None = None
-        """The nickname or card number of the last found entry, empty if the entry has no readable
-        one. ``None`` before any entry is found."""
+        """The nickname or card number in the last entry found. It is empty if it could not be read,
+        and ``None`` until an entry is found."""
         self._seen_at: WeakKeyDictionary[BoundConnection, float] = WeakKeyDictionary()
         self._lock = asyncio.Lock()
 
     async def find(self, connection: BoundConnection, value: str) -> Attributes | None:
         """Return the attributes of the entry, or ``None`` for "not found".
 
-        "Not found" needs evidence: the filter finds another entry now, or found one on this
-        connection less than a second ago. Without evidence, raises `Broken`, unless the filter has
-        never found an entry and the tree is empty.
+        An empty result means "not found" if the filter finds another entry, or found one on this
+        connection in the last second. Otherwise, raises `Broken`. An empty tree is accepted as long
+        as the filter has never found an entry.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -57,7 +57,7 @@ class Search:
         return None
 
     async def _confirm(self, connection: BoundConnection) -> None:
-        """Raise `Broken` if a filter finds no entry, unless it never did and the tree is empty."""
+        """Raise `Broken` if the filter finds no entry. Accept a tree that was always empty."""
         template = self.template
         if self._witness and await connection.first(template.render(self._witness)) is not None:
             return
@@ -72,6 +72,6 @@ class Search:
             )
         self._witness = next((values[0].decode() for values in found.values()), "")
         if self._witness and await connection.first(template.render(self._witness)) is None:
-            failure = Broken(f"a stored {template.attribute} is not found by the server's index")
+            failure = Broken(f"the server's index lacks a stored {template.attribute}")
             connection.lose(failure)  # Samba may find it on a new connection
             raise failure

@@ -1,8 +1,8 @@
 """The schema of a server, and the state of a replica.
 
 A filter with an unknown attribute finds no entry, in OpenLDAP without an error (RFC 4511, section
-4.5.1.7, "Undefined"). Then every user would be "not found". A server may also return values under
-other names than requested, such as ``title;lang-en`` or ``ou``.
+4.5.1.7, "Undefined"). Then every user would be "not found". A server may also return an attribute
+under another name, such as ``title;lang-en`` for ``title``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BEING_LOADED = "the server is a replica that is being loaded"
 
 Attributes = dict[str, list[bytes]]
 Types = dict[str, str]
-"""The OIDs of attribute types, by their names in lower case and by OID."""
+"""The OIDs of attribute types. Keys are the names in lower case, and the OIDs themselves."""
 
 
 def parse_types(definitions: Iterable[bytes]) -> Types:
@@ -43,14 +43,14 @@ def parse_types(definitions: Iterable[bytes]) -> Types:
 
 
 def select(types: Types, attributes: Attributes, requested: Iterable[str]) -> Attributes:
-    """Return the values under the requested names, even if the server uses other names.
+    """Return the attributes by their requested names, even if the server returns synonyms.
 
-    Raises `Broken` for a value that belongs to no requested name, because its type is a subtype or
-    its options differ. If the value were ignored, the attribute would seem to be missing.
+    Raises `Broken` for a subtype or an option of a requested attribute, such as ``title;lang-en``.
+    If this value were ignored, ``title`` would seem to be missing.
     """
 
     def key(description: str) -> tuple[str, frozenset[str]]:
-        """Return the type and the options of a description (RFC 4512, section 2.5)."""
+        """Return the type and options of an attribute description (RFC 4512, section 2.5)."""
         name, *options = description.lower().split(";")
         return types.get(name, name), frozenset(options)
 
@@ -59,7 +59,7 @@ def select(types: Types, attributes: Attributes, requested: Iterable[str]) -> At
     for description, values in attributes.items():
         names = [name for name, each in keys.items() if each == key(description)]
         if values and not names:
-            text = "but response does not name it: an attribute would seem to be missing"
+            text = "but no expression in response uses this name: the value would be ignored"
             raise Broken(f"the server returned {description}, {text}")
         for name in names:
             selected[name] = selected.get(name, []) + values
@@ -91,10 +91,10 @@ def read_types(handle: Any, options: LdapOptions, names: Iterable[str]) -> Types
 def check_loaded(handle: Any, base_dn: str, *, is_replica: bool | None) -> bool:
     """Return whether the database of ``base_dn`` has a ``contextCSN``. This function blocks.
 
-    OpenLDAP writes this attribute into the suffix of each replicated database, on a replica at the
-    end of the first refresh. If a replica lacks it, raises `Unavailable`. A server is a replica if
-    ``is_replica`` is true, or is ``None`` and the server offers replication. Also raises
-    `Unavailable` for an unsynchronized controller of Active Directory, and errors of python-ldap.
+    Raises `Unavailable` for a replica without a ``contextCSN``, because OpenLDAP writes this
+    attribute into the suffix at the end of the first refresh. If ``is_replica`` is ``None``, a
+    server that offers replication counts as a replica. Also raises `Unavailable` for an
+    unsynchronized controller of Active Directory, and errors of python-ldap.
     """
     root = _read(handle, "", "namingContexts", "supportedControl", "isSynchronized")
     if root["issynchronized"] == [b"FALSE"]:

@@ -1,8 +1,8 @@
 """Lookups in a Redis server.
 
-A missing user is "not known here" under two conditions: the value of the key ``ready`` is valid for
-this run of the server, and no key was evicted. Otherwise the server may have lost the user, or not
-loaded it yet. In a cluster, each slot has a ``ready`` key.
+The result for a missing user is "not found" under two conditions: the value of the key ``ready`` is
+valid for this run of the server, and no key was evicted. Otherwise the server may have lost the
+user, or not loaded it yet. In a cluster, each slot has a ``ready`` key.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class RedisBackend(Backend[RedisOptions]):
         return await self.find(query, steps)
 
     async def _confirm(self, query: Query, steps: list[Step] | None) -> User | None:
-        """Check that a user who was not found is not lost. Return a user who was added meanwhile.
+        """Confirm that a user is "not found". Return the user if it was added during the lookup.
 
         Raises `Unavailable` or `Broken` if the server may have lost the user.
         """
@@ -139,9 +139,9 @@ class RedisBackend(Backend[RedisOptions]):
         has_log = server.get("aof_enabled") == "1"
         if value and value.decode("latin-1") != server["run_id"] and not has_log:
             _log.warning(
-                "backend %s: the server has appendonly no. If a restart loses the last users but "
-                "keeps the key %s, the lost users are 404. Set the key to the run_id of the "
-                "server: then unknown users are 503 after a restart",
+                "backend %s: the server has appendonly no. A restart may lose new users and keep "
+                "the key %s. Then lookups of the lost users return 404. If the key is the run_id "
+                "of the server, lookups of unknown users return 503 after a restart",
                 self.name,
                 self._ready_key,
             )

@@ -91,8 +91,8 @@ class Client:
     async def messages(self, channel: str, *, interval: float) -> AsyncGenerator[bytes | None]:
         """Yield the messages of a channel, and ``None`` after ``interval`` seconds without one.
 
-        The first item is ``None``, and means that no later message is missed: the subscription is
-        active. Raises `LookupFailed` when the connection is lost.
+        The first item is ``None``. It means that the subscription is active, so no later message is
+        missed. Raises `LookupFailed` when the connection is lost.
         """
         try:
             redis: Any = await self._connected()
@@ -148,8 +148,8 @@ class Client:
     async def _follow(self) -> None:
         """Query the Sentinels for the primary every second. Close connections to an old primary.
 
-        The response with the highest epoch counts, because it follows the last failover. A Sentinel
-        in another part of a divided network may still name the old primary.
+        The response with the highest epoch is used, because each failover increments the epoch.
+        During a network partition, a Sentinel may still name the old primary.
         """
         service, do_respond = self._server.service, True
         while True:
@@ -190,7 +190,7 @@ async def _ask(sentinel: Any, service: str | None) -> tuple[int, str]:
 
 
 async def _connect_to_primary(connection: Any) -> None:
-    """Prepare a connection, but reject a replica. Every user may run ``HELLO``, unlike ``ROLE``."""
+    """Prepare a connection, and reject a replica. Unlike ``ROLE``, ``HELLO`` is always allowed."""
     await connection.on_connect()
     await connection.send_command("HELLO")
     if b"master" not in await connection.read_response():

@@ -110,11 +110,12 @@ class ClusterClient(Client):
 class ReadyKeys:
     """Decides whether ``ready`` keys are valid, by the *terms* that this process has seen.
 
-    A term is a period in which one run of a server is the primary. A new term may begin with the
-    key but without the last users, so the value of the key decides. The ``run_id`` of this run is
-    valid in its first term. The ``run_id`` of another run is invalid. Any other text is valid
-    until this process notices a restart or a failover. After that, it is valid only if this process
-    has found the key missing in the new term, because then the key was set in this term.
+    A term is the time in which one run of a server is the primary. After a restart or a failover, a
+    new term begins. The server may then have the key, but have lost the last users, so the value of
+    the key decides. The ``run_id`` of another run is invalid. The ``run_id`` of this run is valid
+    in the first term of the run. Any other text is valid in the first term that this process sees.
+    In a later term, it is valid only if this process has found the key missing in this term,
+    because the key was then set in this term.
     """
 
     def __init__(self) -> None:
@@ -137,8 +138,8 @@ class ReadyKeys:
     ) -> str | None:
         """Return the reason why a server may lack users, or ``None``.
 
-        ``value`` is the value of the ready key ``key``. The number of evicted keys shows evictions,
-        not the ``maxmemory-policy``, because the policy may have changed, or differ on a replica.
+        ``value`` is the value of the ready key ``key``. Evictions are detected by the number of
+        evicted keys, because the ``maxmemory-policy`` may have changed, or differ on a replica.
         """
         run_id, number = term = self._term(info)
         is_known = term in (self._first.setdefault(node, term), self._missing.get(key))

@@ -115,7 +115,7 @@ end
 
 
 class RedisSharedCache(SharedCache[RedisCacheOptions]):
-    """A shared cache in Redis: entries by keyed hash of the query, marks, a channel for purges."""
+    """A shared cache in Redis. The key of an entry contains a keyed hash of the query."""
 
     options_type = RedisCacheOptions
     interval: ClassVar[float] = 1.0
@@ -260,11 +260,11 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self.purged(_to_purge(record) if follows else Purge())
 
     async def _purge_unread(self) -> None:
-        """After an unreadable message, purge this process and all entries with this secret."""
+        """After an unreadable message, purge this process's cache and all entries of its secret."""
         if not self._has_warned:
             _log.warning(
-                "shared cache: a purge message cannot be read: its sender has another secret or "
-                "version, or is not this service; each such message purges all entries"
+                "shared cache: a purge message cannot be read: its sender uses another secret or "
+                "another version, or is another program; each such message purges all entries"
             )
         self._has_warned = True
         self.purged(Purge())
@@ -272,7 +272,6 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
 
 
 def _to_purge(record: Any) -> Purge:
-    """Return the purge in a message."""
     _, backends, queries = record
     named = [ByCard(text) if of_card else ByNickname(text) for of_card, text in queries]
     return Purge(tuple(backends), tuple(named))

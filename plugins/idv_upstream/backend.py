@@ -41,7 +41,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     options_type: ClassVar[type[BackendOptions]] = UpstreamOptions
     can_lose_users = True
     max_age: float | None = None
-    """For lookups of a canary, the maximum ``Age`` of a response in seconds, otherwise ``None``."""
+    """Maximum ``Age`` in seconds of a response for a canary. ``None`` for all other lookups."""
 
     def __init__(self, options: UpstreamOptions) -> None:
         super().__init__(options)
@@ -80,8 +80,9 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     async def find(self, query: Query) -> User | BackendResult | None:
         """Request the user from the upstream.
 
-        On a reused connection, a response may belong to an earlier request. Unless it has the id of
-        ``echo_header`` or the requested value, the lookup is repeated on a new connection.
+        On a reused connection, a response may belong to an earlier request. If it contains neither
+        the id sent in ``echo_header`` nor the requested value, the lookup is repeated on a new
+        connection.
         """
         responses: list[Response] = []
         try:

@@ -40,7 +40,7 @@ _NATIVE = {
     # This service sends ``no-store`` to all clients. The header is not meant for this cache.
     "cache_control": "ignore",
 }
-"""The options for an upstream that is another instance of this service."""
+"""Options that are added if no request is configured, for another instance of this service."""
 
 
 class UpstreamOptions(BackendOptions):
@@ -58,18 +58,18 @@ class UpstreamOptions(BackendOptions):
     response: ResponseOptions | None = None
     """The mapping from a response to a user."""
     status: StatusOptions = Field(default_factory=dict)
-    """The meanings of status codes, where they differ from the default."""
+    """Outcomes of status codes. They override the defaults."""
     forward: frozenset[Literal["traceparent", "x-request-id"]] = frozenset()
-    """The headers to forward from the client's request. No other header is ever forwarded.
+    """The headers to forward from the client's request. By default, none is forwarded.
 
-    ``traceparent`` gets a new span id. ``tracestate`` is forwarded with it, unchanged."""
+    If ``traceparent`` is forwarded, it gets a new span id, and ``tracestate`` is forwarded, too."""
     echo_header: HeaderName | None = None
-    """A request header with a unique id, which the upstream returns in its response."""
+    """A header for a unique id of each request. The upstream must return this header unchanged."""
     confirm_not_found: bool = True
-    """Confirm "not found" by a second request on a new connection, unless the first response
-    contains the id of ``echo_header``, or came over a new connection."""
+    """If "not found" arrives on a reused connection without the id of ``echo_header``, repeat the
+    request on a new connection, because the response may belong to an earlier request."""
     cache_control: Literal["follow", "ignore"] = "follow"
-    """Shorten the cache time of a response by its ``Cache-Control`` (follow), or not (ignore)."""
+    """Let ``Cache-Control`` limit the cache time of a response (follow), or ignore it (ignore)."""
     auth: Credential = NoCredential()
     """The credential of this service for requests to the upstream."""
     tls: TlsOptions = TlsOptions()
@@ -82,9 +82,9 @@ class UpstreamOptions(BackendOptions):
         own = ("by_nickname", "by_card", "response", "status")
         if isinstance(given, dict) and "endpoints" in given:
             raise ValueError(
-                "the option endpoints was removed, since a single endpoint may lack a user; write "
-                "the base_url of a balancer, or one backend per endpoint, all but the last with "
-                'on_unavailable: continue; "not found" then needs all endpoints'
+                "the option endpoints was removed, because one endpoint may lack a user; write the "
+                "base_url of a load balancer, or one backend for each endpoint, and write "
+                "on_unavailable: continue in all these backends except the last"
             )
         if not isinstance(given, dict) or any(given.get(name) is not None for name in own):
             return given
@@ -130,7 +130,7 @@ class UpstreamOptions(BackendOptions):
             raise ValueError("response is missing; write the mapping from a response to a user")
         for kind, request in self.requests.items():
             if request.then is not None and self.response.id is None:
-                raise ValueError("response.id is missing; the option then needs the id of the user")
+                raise ValueError("response.id is missing; the second request (then) needs it")
             name = "card_number" if kind is ByNickname else "nickname"
             if getattr(self.response, name) is None:
                 other = "nickname" if kind is ByNickname else "card number"
@@ -175,14 +175,14 @@ class UpstreamOptions(BackendOptions):
         if hiding and self.mapping.not_known_when is None:
             yield (
                 f'each response of status {", ".join(hiding)} is read as "not found", even if the '
-                "path is wrong; write not_known_when, a condition on the body; if missing users "
-                f"get another status, write status: {{{hiding[-1]}: broken}}"
+                "path is wrong. Write not_known_when, a condition on the body. If the upstream "
+                f"sends another status for missing users, write status: {{{hiding[-1]}: broken}}"
             )
         if self.folds_nicknames and ByNickname in self.requests:
             yield (
-                "nicknames are requested in lower case (identifiers.nickname_case: fold), so the "
-                "upstream must ignore case, or store nicknames in lower case: otherwise users are "
-                '"not found"; to check this, look up a user with capitals in the nickname'
+                "nicknames are requested in lower case (identifiers.nickname_case: fold). If the "
+                "upstream respects case, it does not find users with capitals in the nickname. "
+                "To check the upstream, look up such a user"
             )
 
     @property

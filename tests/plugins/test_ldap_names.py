@@ -28,7 +28,7 @@ PERSONS = (
     person("disabled", "4", "employeeType;lang-en: disabled"),
     person("range", "5", "employeeType;lang-abcdefg: disabled"),
 )
-UNSEEN = "but response does not name it: an attribute would seem to be missing"
+UNSEEN = "but no expression in response uses this name: the value would be ignored"
 HIDDEN_SCHEMA = 'access to dn.base="cn=Subschema" by * none\naccess to * by * read'
 
 

@@ -143,9 +143,9 @@ WRONG = {
         "endpoints: [http://a, http://b]",
         6,
         (
-            "the option endpoints was removed, since a single endpoint may lack a user; write "
-            "the base_url of a balancer, or one backend per endpoint, all but the last with "
-            'on_unavailable: continue; "not found" then needs all endpoints'
+            "the option endpoints was removed, because one endpoint may lack a user; write the "
+            "base_url of a load balancer, or one backend for each endpoint, and write "
+            "on_unavailable: continue in all these backends except the last"
         ),
     ),
     "no host": (f"{BY}\n{RESPONSE}", 8, "url must be absolute if base_url is not set"),
@@ -275,7 +275,7 @@ def warnings_of(response: dict[str, Any]) -> list[str]:
 def test_condition_that_is_false_for_an_error_is_warned_of(found_when: str) -> None:
     """With it, a response such as `{"ok": false, "error": "busy"}` would be "not found"."""
     (warning,) = warnings_of({"found_when": found_when})
-    assert warning.startswith(f"response.found_when ({found_when}) is false for other responses")
+    assert warning.startswith(f"response.found_when ({found_when}) is false not only for")
     assert "error != 'no such user'" in warning
 
 
@@ -380,7 +380,7 @@ def test_echo_in_pages_is_warned_of_unless_they_are_complete() -> None:
 @pytest.mark.parametrize(
     ("response", "start"),
     [
-        ({"select": "users || `[]`"}, "response.select (users || `[]`) gives an empty list for"),
+        ({"select": "users || `[]`"}, "response.select (users || `[]`) gives an empty list not"),
         ({"select": "not_null(users, `[]`)"}, "response.select (not_null(users, `[]`)) gives an"),
         ({**PAGED, "complete_when": "ok"}, "response.complete_when (ok) compares no total"),
         (
@@ -408,7 +408,7 @@ def test_response_that_may_be_another_is_warned_of(response: dict[str, Any], sta
             "response.found_when (!items || items[?active] || !ok) has a filter",
         ),
         ({"not_known_when": "state != 'active'"}, "response.not_known_when (state != 'active') is"),
-        ({"not_known_when": "!active"}, "response.not_known_when (!active) is true for other"),
+        ({"not_known_when": "!active"}, "response.not_known_when (!active) is true not only"),
         ({"not_known_when": "!(user.active)"}, "response.not_known_when (!(user.active)) is true"),
         ({"not_known_when": 'error == "no_user"'}, "response.not_known_when (error == "),
         ({"broken_when": 'code == "BUSY"'}, 'code == "BUSY" compares with a member'),

@@ -298,7 +298,7 @@ def test_mapping_that_hides_an_error_is_warned_of(
     try_.respond(b'{"ok": false, "error": "busy"}')
     assert try_("@alice").exit_code == 1
     first, second = [each.message for each in caplog.records if each.levelno == logging.WARNING]
-    assert "response.found_when (ok) is false for other responses too" in first
+    assert "response.found_when (ok) is false not only for missing users" in first
     assert 'each response of status 404 is read as "not found"' in second
 
 

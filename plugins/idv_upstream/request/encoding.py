@@ -1,8 +1,9 @@
-"""The texts of a request with their placeholders, and the encoding of values.
+"""The placeholders in URLs, headers and bodies, and the encoding of values.
 
 ``{name}`` is a placeholder, and ``{{`` and ``}}`` stand for braces. A value is encoded for its
-position in the request. A value between quotes is escaped first, so that it cannot end the quoted
-text: in double quotes as in JSON (SCIM, GraphQL), in single quotes by doubling them (OData).
+position in the request. Between quotes, a value is escaped first, so that it cannot end the quoted
+text. Between double quotes, it is escaped as a JSON string (SCIM, GraphQL). Between single quotes,
+each single quote in it is doubled (OData).
 
 A text is compiled once, when the configuration is read, and rendered for each query.
 """
@@ -94,9 +95,9 @@ def _quotes(shown: str, around: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Placeholders:
-    """The allowed placeholders of a text, and the prefix of the first profile site.
+    """The allowed placeholders of a text, and the first of the configured ``profile_sites``.
 
-    ``{profile_site}`` stands for this prefix, ``{profile_url}`` for the profile URL, and any other
+    ``{profile_site}`` stands for this site, ``{profile_url}`` for the profile URL, and any other
     placeholder for the value of the query.
     """
 
@@ -206,7 +207,7 @@ def compile_form(members: Mapping[str, str], known: Placeholders) -> Parts:
 
 
 def parse_json(body: Any) -> Any:
-    """Return a configured JSON body as mappings and lists. A text is parsed as JSON."""
+    """Parse a configured body if it is a string. Return any other body unchanged."""
     try:
         return strict_json.loads(body, max_depth=128) if isinstance(body, str) else body
     except ValueError:

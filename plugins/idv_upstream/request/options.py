@@ -48,7 +48,7 @@ class RequestOptions(Options):
     headers: dict[str, str] = Field(default_factory=dict)
     """Additional headers."""
     json_body: Any = Field(default=None, alias="json")
-    """The body as JSON: a mapping or list of strings, or JSON as a string."""
+    """The JSON body: a mapping, a list, or a string that contains JSON."""
     form: dict[str, str] | None = None
     """The body as a form, instead of JSON."""
     repeatable: bool | None = None
@@ -111,7 +111,7 @@ class RequestOptions(Options):
         return self
 
     def template(self, profile_site: str) -> RequestTemplate:
-        """Compile the request. ``profile_site`` is the prefix of the first profile site."""
+        """Compile the request. ``profile_site`` replaces the placeholder ``{profile_site}``."""
         known = Placeholders(self.placeholders, profile_site)
         headers = {name: known.compile(text) for name, text in self.headers.items()}
         body, media_type = None, ""

@@ -15,7 +15,7 @@ _NICKNAME = re.compile("[!-~]+")
 _CONDITIONS = ("unavailable_when", "broken_when", "complete_when", "found_when", "not_known_when")
 _FIELDS = ("id", "plan", "card_number", "nickname", "profile_url")
 _MAX_RESULTS = 5
-"""Maximum number of results to record for an expression that is evaluated on each record."""
+"""Maximum number of steps for the evaluations of one expression on one response."""
 
 
 class AnotherUser(Broken):
@@ -23,7 +23,7 @@ class AnotherUser(Broken):
 
 
 class _Recorded(Expression):
-    """An expression that records its evaluations as steps."""
+    """An expression that appends its evaluations to ``steps``."""
 
     def __init__(self, name: str, expression: Expression, steps: list[Step]) -> None:
         vars(self).update(vars(expression))
@@ -69,7 +69,7 @@ class ResponseMapper:
         self._uses_root = any(ROOT in each.members for each in read if each is not None)
 
     def record_steps(self, steps: list[Step]) -> None:
-        """Record all later evaluations of expressions as steps."""
+        """From now on, append each evaluation of an expression to ``steps``."""
         for name, expression in self._expressions.items():
             self._expressions[name] = _Recorded(name, expression, steps)
         for field in self._fields.values():
@@ -77,11 +77,11 @@ class ResponseMapper:
                 field.expression = _Recorded(field.name, field.expression, steps)
 
     def is_not_known(self, document: Any) -> bool:
-        """Return whether ``not_known_when`` is true, or is not configured. Raises `Broken`."""
+        """Return true unless ``not_known_when`` is configured and is false. Raises `Broken`."""
         return not self._is_false("not_known_when", document)
 
     def user(self, query: Query, document: Any) -> User | None:
-        """Return the user, or ``None`` for "not found". If undetermined, raises `LookupFailed`."""
+        """Return the user, or ``None`` for "not found". Raises `LookupFailed` in other cases."""
         record = self._record_of(query, document, echo=self._check_echo)
         if record is None:
             return None
@@ -97,7 +97,7 @@ class ResponseMapper:
         return User(self._fields["plan"].required(record), card_number, nickname, url)
 
     def id(self, query: Query, document: Any) -> str | None:
-        """Return the id of the user in ``document``, or ``None`` if "not found" is certain."""
+        """Return the id, or ``None`` for "not found". Raises `LookupFailed` in other cases."""
         record = self._record_of(query, document, echo=False)
         return None if record is None else self._fields["id"].required(record)
 
@@ -135,7 +135,7 @@ class ResponseMapper:
         return condition is not None and is_falsy(condition.evaluate(document))
 
     def _records(self, document: Any, query: Query) -> list[Any]:
-        """Return the selected records: those of a list, or a single record as a list."""
+        """Return the records that ``select`` gives. A value that is not a list is one record."""
         select = self._expressions.get("select")
         given = document if select is None else select.evaluate(document)
         if select is None or type(given) is not list:
@@ -153,8 +153,8 @@ class ResponseMapper:
     def _record(self, document: Any, query: Query, *, echo: bool) -> Any:
         """Return the record of the user, or ``None`` if there is no record.
 
-        A record for which ``not_known_when`` is true is ignored. With ``echo``, it is ignored only
-        if it belongs to the requested user.
+        If ``not_known_when`` is true for a record, the record is ignored. With ``echo``, records of
+        other users are never ignored, because they show that the response is wrong.
         """
         known = (
             each
@@ -175,7 +175,7 @@ class ResponseMapper:
         raise Broken(f"the response is {json_type(given)}, not a record{hint}")
 
     def _is_disabled(self, record: Any, query: Query, *, echo: bool) -> bool:
-        """Return whether ``not_known_when`` uses a member of a record and is true for it."""
+        """Return whether `_record` ignores a record because of ``not_known_when``."""
         condition = self._expressions.get("not_known_when")
         if condition is None or not condition.reads(record):
             return False
@@ -184,7 +184,6 @@ class ResponseMapper:
         return not echo or self._is_requested(record, query)
 
     def _requested(self, records: list[Any], query: Query) -> list[Any]:
-        """Return the records of the requested user."""
         requested = [each for each in records if self._is_requested(each, query)]
         if isinstance(query, ByNickname) and not requested:
             nicknames = {self._nickname_of(each).lower() for each in records}

@@ -37,7 +37,7 @@ class Outcome(StrEnum):
 
 
 StatusOptions = dict[Annotated[WholeNumber, Field(ge=200, le=599)], Outcome]
-"""Outcomes by status code, where they differ from the default."""
+"""Outcomes by status code. They override the defaults (`outcome`)."""
 
 _LIKE_404 = (204, 410)
 _DEFAULTS: Mapping[int, Outcome] = {
@@ -50,9 +50,9 @@ _DEFAULTS: Mapping[int, Outcome] = {
 def outcome(status: int, overrides: Mapping[int, Outcome]) -> Outcome:
     """Return the outcome for a status code.
 
-    An override of 404 also applies to 204 and 410, because a wrong path may cause each of them. A
-    code without an override or a default is `BROKEN`. Redirects are such codes, because they are
-    not followed. So are 401, 403 and 407, because they refuse the credentials of this service.
+    An override of 404 also applies to 204 and 410, because a wrong path may cause each of them. All
+    codes without an override or a default are `BROKEN`. For example, redirects are not followed,
+    and 401, 403 and 407 refuse the credentials of this service.
     """
     configured = overrides.get(status) or (overrides.get(404) if status in _LIKE_404 else None)
     return configured or _DEFAULTS.get(status, Outcome.BROKEN)
@@ -64,10 +64,10 @@ class ResponseOptions(Options):
     found_when: ExpressionText | None = None
     """An expression on the whole response. A false, empty or null result means "not found"."""
     unavailable_when: ExpressionText | None = None
-    """A condition on the whole response of an unavailable upstream."""
+    """If this condition on the whole response is true, the upstream is unavailable."""
     broken_when: ExpressionText | None = None
-    """A condition on the whole response of an upstream that rejects the request, for example
-    because of wrong credentials."""
+    """If this condition on the whole response is true, the upstream has rejected the request, for
+    example because of wrong credentials."""
     error: ExpressionText | None = None
     """An expression for the error message in a response without a user. Before the message is
     logged, the requested value, long numbers, mail addresses and secrets are masked."""
@@ -96,9 +96,9 @@ class ResponseOptions(Options):
     """Require the requested nickname or card number in the response. With false, any user is
     accepted as the requested user."""
     not_known_when: ExpressionText | None = None
-    """A condition on the body of a response with a "not found" status. If it is false, as for a 404
-    page of a wrong ``base_url``, the lookup fails. If it is true for the record of a user, such as
-    a disabled user, the user is "not found", too."""
+    """A condition for "not found". If the status means "not found", but the condition is false for
+    the body, the lookup fails, because ``base_url`` may be wrong. If the condition is true for the
+    record of a user, for example of a disabled user, the user is "not found"."""
     media_type: Literal["json", "any"] = "json"
     """The required media type of a response: JSON, or any."""
 
@@ -139,15 +139,15 @@ class ResponseOptions(Options):
             kinds = [node["type"] for node in nodes_of(expression.node)]
             if "filter_projection" in kinds and not is_on_record:
                 yield (
-                    f"response.{name} ({text}) has a filter: excluded records are read as "
-                    '"not found", and a wrong name in the filter excludes all records; select '
-                    "the whole list, and write not_known_when for users such as disabled ones"
+                    f"response.{name} ({text}) has a filter: users that it excludes are "
+                    '"not found", and a wrong name in the filter excludes all users. Select the '
+                    "whole list. To exclude users, such as disabled users, write not_known_when"
                 )
             elif any(map(hides, _results_for_others(expression, [] if is_on_record else errors))):
                 yield (
-                    f"response.{name} ({text}) {result} for other responses too, such as an error, "
-                    "or if its members are missing; such responses are read as "
-                    f'"not found"; write something like {example}'
+                    f"response.{name} ({text}) {result} not only for missing users: a response "
+                    "with an error, or without the members of the expression, is also read as "
+                    f'"not found"; write an expression such as {example}'
                 )
         if self.complete_when is not None and "==" not in self.complete_when:
             yield (
@@ -165,10 +165,10 @@ class ResponseOptions(Options):
 def _results_for_others(expression: Expression, errors: Sequence[Expression]) -> list[Any]:
     """Return the results of an expression for unexpected responses, such as error responses.
 
-    The expression is evaluated on generated documents. Their members are all members to which the
-    expression or ``errors`` refer. Each member is missing, or has one of these values: `_OTHER`, a
-    literal of ``errors``, the document itself, or a list of the document. If a condition in
-    ``errors`` is true for a document, the document is omitted.
+    The responses are generated: they have the members to which the expression or ``errors`` refer,
+    in all combinations of values. A member is missing, or its value is `_OTHER`, a literal of
+    ``errors``, the response itself, or a list of the response. If a condition in ``errors`` is true
+    for a response, the response is skipped, because it is not read as "not found".
     """
     names = sorted(expression.members.union(*(each.members for each in errors)))
     nodes = [node for each in errors for node in nodes_of(each.node)]

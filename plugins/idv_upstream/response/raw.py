@@ -72,7 +72,7 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 def sent_at(headers: Mapping[str, str]) -> datetime:
-    """Return the time in the header ``Date``, or this machine's time without a valid header."""
+    """Return the time in the header ``Date``. Without a valid ``Date``, return the current time."""
     return _date(headers.get("Date", "")) or datetime.now(UTC)
 
 
@@ -90,7 +90,6 @@ def too_long() -> Broken:
 
 
 def _decompress(body: bytes, coding: str) -> bytes:
-    """Return a decompressed body. Raises `Broken` for more than `MAX_BODY` bytes."""
     if coding not in {"gzip", "x-gzip", "deflate"}:
         raise Broken("a compressed response of an unsupported kind")
     stream = zlib.decompressobj(32 + zlib.MAX_WBITS)  # detects gzip or zlib by the header

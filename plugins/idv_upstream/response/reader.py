@@ -122,14 +122,14 @@ class ResponseReader:
         return decode_json(response.body)
 
     def wants_body(self, status: int) -> bool | None:
-        """Return whether to read the body of a response. ``None`` means that it is optional."""
+        """Return whether to read the response body. ``None`` means that the body is optional."""
         meaning = outcome(status, self._statuses)
         if meaning in (Outcome.READ, Outcome.NOT_KNOWN):
             return meaning is Outcome.READ or self._options.not_known_when is not None
         return False if self._error is None else None
 
     def recording(self, steps: list[Step]) -> ResponseReader:
-        """Return a copy of this reader that records evaluations of expressions as steps."""
+        """Return a copy of this reader that appends evaluations of expressions to ``steps``."""
         reader = copy(self)
         reader.mapper = deepcopy(self.mapper)
         reader.mapper.record_steps(steps)

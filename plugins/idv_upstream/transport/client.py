@@ -116,9 +116,9 @@ class _Resolver(AbstractResolver):
 
 
 class _Connector(aiohttp.TCPConnector):
-    """A connector that discards pooled connections with unexpected data, and sets `_is_reused`.
+    """A connector that discards pooled connections with unread data, and sets `_is_reused`.
 
-    A connector of aiohttp would read such data as the response to the next request.
+    aiohttp's own connector would take this data for the response to the next request.
     """
 
     async def connect(
@@ -140,7 +140,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _NoCookies(aiohttp.DummyCookieJar):
-    """Ignores ``Set-Cookie`` unparsed, because aiohttp 3.13 logs names of invalid cookies."""
+    """Does not parse ``Set-Cookie``, because aiohttp 3.13 logs the names of invalid cookies."""
 
     def update_cookies_from_headers(self, headers: Sequence[str], response_url: URL) -> None:
         """Ignore the headers."""
@@ -149,7 +149,7 @@ class _NoCookies(aiohttp.DummyCookieJar):
 async def _without_retry(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Convert errors of aiohttp to `LookupFailed`, so that aiohttp does not repeat the request."""
+    """Prevent retries by aiohttp. It retries after its own errors, not after `LookupFailed`."""
     try:
         return await handler(request)
     except (aiohttp.ClientError, OSError) as error:

@@ -75,7 +75,7 @@ class _Credential(Options):
     scheme: ClassVar[str] = "Bearer"
 
     def secret(self) -> str:
-        """Return the current secret as requests send it. Raises `Broken` for an invalid secret."""
+        """Return the secret, encoded for a request. Raises `Broken` for an invalid secret."""
         return ""
 
     def secrets(self) -> Iterator[SecretStr]:
@@ -240,10 +240,10 @@ class LoginRequest(Options):
     """An expression for the token in the response."""
     expires: ExpressionText | None = None
     """An expression for the token's lifetime in seconds, or for its expiry time, in the response.
-    If the token is a JWT, its ``exp`` also limits its use."""
+    If the token is a JWT with an earlier ``exp``, it is used only until ``exp``."""
     header: _OwnHeader = "Authorization"
-    """The request header for the token. The value is the token alone, except in ``Authorization``:
-    there, ``Bearer`` precedes the token."""
+    """The request header for the token. ``Authorization`` contains ``Bearer`` and the token.
+    Any other header contains only the token."""
 
 
 class Login(IssuedToken):

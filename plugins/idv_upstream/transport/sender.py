@@ -35,7 +35,7 @@ _MAX_CREDIT = 10 * _RETRY_PRICE
 _REPEATED = (NoResponse.status, 502, 503, 504)
 _WITH_RETRY_AFTER = (429, 503)
 _REJECTED = (401, 403, 422)
-"""Status codes of a rejected token. Flask-JWT-Extended sends 422 after a change of its key."""
+"""Status codes that reject a token. Flask-JWT-Extended sends 422 for an invalid signature."""
 
 
 class _BoundRequest(NamedTuple):
@@ -50,8 +50,8 @@ class _BoundRequest(NamedTuple):
 class Sender:
     """Sends the requests of one backend, with shared connections and a shared credential.
 
-    A lookup, including a retry and a token request, must end within ``timeout`` seconds. This class
-    sets no timer for it, since the service cancels a lookup after its timeout.
+    The service cancels a lookup, including a retry and a token request, after ``timeout`` seconds.
+    So this class sets no timer.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Sender:
     ) -> Response:
         """Send a request. Retry it once after a failure, where the retry budget allows it.
 
-        With ``on_new``, use a new connection. Raises `LookupFailed` without a complete response.
+        With ``on_new``, use a new connection. Raises `LookupFailed` if no full response arrives.
         """
         origin = "" if request.url[0] == "/" else origin_of(request.url)
         if request.url[0] == "/":
@@ -144,7 +144,7 @@ class Sender:
         return result
 
     def _wait(self, origin: str) -> float:
-        """Return the seconds until an origin's ``Retry-After`` ends, at most 0 if none applies."""
+        """Return the seconds until an origin's ``Retry-After`` ends, or <= 0 if it has ended."""
         return self._retry_after[origin] - self._timer() if origin in self._retry_after else 0.0
 
     async def _attempt(self, lookup: _BoundRequest) -> Response | NoResponse:

@@ -72,8 +72,8 @@ class Tls:
     def context(self) -> ssl.SSLContext:
         """Return the context for a new connection. Reload changed files, at most once per second.
 
-        Invalid files are logged, and read again a second later, because a certificate and its key
-        do not match while only one of them is replaced.
+        If the files are invalid, log a warning, and try again a second later, because the
+        certificate may be replaced shortly before its key.
         """
         if self._files and self._timer() >= self._check_at:
             self._check_at = self._timer() + _CHECK_INTERVAL
@@ -97,7 +97,7 @@ def _signatures(files: list[Path]) -> list[FileSignature | None]:
 
 @cache
 def _shared_context(options: TlsOptions) -> ssl.SSLContext:
-    """Return a shared context for backends without TLS files, because loading it takes long."""
+    """Return a context that backends share, because reading the system's authorities is slow."""
     return _context(options)
 
 

@@ -27,7 +27,7 @@ _MAX_LIFETIME = 3600.0
 """Maximum seconds to use a token. An upstream may respond to a revoked token with an empty list
 instead of 401, and then users are "not found" until the token is replaced."""
 _FIRST_TIMESTAMP, _FIRST_IN_MILLISECONDS = 1e9, 1e11
-"""The lowest ``expires`` that is read as a Unix time in seconds, and the lowest in milliseconds."""
+"""Minimum of a Unix time in seconds, and in milliseconds. A lower ``expires`` is a lifetime."""
 
 _NO_TIME = (TypeError, ValueError, OverflowError)
 _ISSUED = (200, 201)
@@ -86,7 +86,7 @@ class Tokens:
     def invalidate(self, token: str) -> bool:
         """Drop a rejected token. Return whether to try a new token.
 
-        If a new token was rejected in the last 5 s, return false: another would be rejected, too.
+        If a new token was rejected in the last 5 s, return false: the next would be rejected, too.
         """
         if token == self.latest:
             if self._timer() < self._rejected_until:
