@@ -103,6 +103,8 @@ def _after_others(plan: Plan, users: int) -> str:
 def _key_store(plan: Plan) -> Path:
     """Make a key store with `_KEYS` keys."""
     store, listed = plan.folder / "keys.db", plan.folder / "keys.jsonl"
+    if store.exists():  # of an earlier run with the same folder
+        return store
     with listed.open("w", encoding="utf-8") as file:
         for number in range(_KEYS):
             digest = hashlib.sha256(str(number).encode()).hexdigest()
