@@ -155,9 +155,9 @@ class KeyDatabase:
 
     @contextmanager
     def writing(self, lock: str = "SELECT revision FROM store FOR UPDATE") -> Iterator[None]:
-        """Run a block as one transaction, without other writers. Blocks may be nested.
+        """Run a block as one transaction. The SQL statement ``lock`` excludes other writers.
 
-        The SQL ``lock`` waits for other writers. Raises `UncertainChangeError` if the commit fails.
+        Blocks may be nested. Raises `UncertainChangeError` if the commit fails.
         """
         if self._connection.is_in_transaction():
             yield

@@ -102,7 +102,7 @@ class Report(Struct):
     """The report of a service: of its one process, or summed over its workers.
 
     Signals go to the process ``pid``. ``missing`` has the names of workers that do not serve.
-    ``restarts`` counts restarts of ended processes.
+    ``restarts`` counts restarts of processes that ended unexpectedly.
     """
 
     phase: Phase

@@ -90,7 +90,7 @@ _EXPIRE_BATCH = 2
 """Maximum connections closed by one call of `_sweep`. The number is small, because many clients may
 time out together, and to close a connection costs as much as several responses."""
 _EXPIRE_PAUSE = 0.001
-"""Seconds to the next `_sweep` if more connections are expired. So clients reconnect gradually."""
+"""Seconds between two batches of expired connections, so that clients reconnect gradually."""
 
 
 class TimedConnection(Protocol):

@@ -39,7 +39,7 @@ _REJECTED = (401, 403, 422)
 
 
 class _BoundRequest(NamedTuple):
-    """A request with its complete URL. ``origin`` is empty for a path below ``base_url``."""
+    """A request with its complete URL. If the configured URL is a path, ``origin`` is empty."""
 
     request: Request
     wants_body: WantsBody

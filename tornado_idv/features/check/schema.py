@@ -39,7 +39,7 @@ _BOUNDS = {
 
 
 class _Generator(SchemaGenerator):
-    """Generates a schema. It adds units to defaults, and gives bounds the names of JSON Schema."""
+    """Generates a schema. It adds units to defaults, and renames ``ge`` to ``minimum``, etc."""
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         described = super().default_schema(schema)

@@ -92,7 +92,7 @@ class Double(RequestLog, Part):
         ]
 
     def subject_of(self, query: Query | None) -> str | None:
-        """Return the identifier for the journal. `add` computes the text for the access log."""
+        """Return the identifier for the journal. `add` may hash or omit it for the access log."""
         return query.text if query else None
 
     def add(self, record: AccessRecord) -> None:

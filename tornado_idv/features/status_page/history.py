@@ -108,7 +108,7 @@ class History:
         return self._samples[-1]._asdict() if self._samples else None
 
     def columns(self) -> dict[str, list[float | None]]:
-        """Return a list of the values of each field of the samples, oldest first."""
+        """Return one list for each field of `Sample`: its values in all samples, oldest first."""
         return {
             name: [sample[i] for sample in self._samples] for i, name in enumerate(Sample._fields)
         }

@@ -160,7 +160,7 @@ class Staging:
             )
 
     def fill(self, rows: Iterable[ListedRow]) -> None:
-        """Add the valid rows of the list, and reject duplicates. ``rows`` may call `reject`."""
+        """Add the valid rows of the list, and reject duplicates. The caller rejects other rows."""
         self._insert("listed (row, line, nickname, card_number, plan, profile_url)", 6, rows)
         for column, name in (("nickname", "nickname"), ("card_number", "card number")):
             if not self._index("listed", column):

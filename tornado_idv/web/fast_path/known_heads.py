@@ -130,7 +130,7 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
     def respond(self, data: bytes, sink: ResponseSink) -> bytes | PendingResponse | None:
         """Return the response to the request ``data``, or a pending response for a lookup.
 
-        ``None`` means that the handlers must serve the request. It is then not charged or logged.
+        After ``None``, the handlers must serve the request, and also charge and log it.
         """
         started_at = monotonic()
         api, template, match = self.heads.api, self.template, self.match
