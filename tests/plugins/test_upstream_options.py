@@ -382,10 +382,10 @@ def test_echo_in_pages_is_warned_of_unless_they_are_complete() -> None:
     [
         ({"select": "users || `[]`"}, "response.select (users || `[]`) gives an empty list not"),
         ({"select": "not_null(users, `[]`)"}, "response.select (not_null(users, `[]`)) gives an"),
-        ({**PAGED, "complete_when": "ok"}, "response.complete_when (ok) compares no total"),
+        ({**PAGED, "complete_when": "ok"}, "response.complete_when (ok) has no =="),
         (
             {**PAGED, "complete_when": "total >= length(users)"},
-            "response.complete_when (total >= length(users)) compares no total",
+            "response.complete_when (total >= length(users)) has no ==",
         ),
     ],
 )

@@ -107,7 +107,7 @@ class _ReportCollector(Collector):
         yield breaker_gauge("idv_breaker_state", states, "backend")
         servers = {(each.name, *server): 1 for each in backends for server in each.servers}
         found = {(each.name, by): int(ok) for each in backends for by, ok in each.canaries.items()}
-        text = "Whether the last lookup of the canary found it."
+        text = "Whether the canary was found. A failed lookup does not change the value."
         yield gauge("idv_canary_found", text, found, "backend", "by")
         text = "Servers in use for lookups."
         yield gauge("idv_backend_server", text, servers, "backend", "server", "role")
@@ -147,7 +147,7 @@ class _ReportCollector(Collector):
         failing = report.degraded()
         parts = {part: int(part in failing) for part in [*report.parts, *failing]}
         yield gauge("idv_degraded", "Whether a part of the service fails.", parts, "part")
-        text = "Restarts of ended processes."
+        text = "Restarts of processes that ended unexpectedly."
         yield counter("idv_worker_restarts", text, {(): report.restarts})
         yield counter("idv_log_dropped", "Lost log lines.", {(): counters.log_dropped})
         versions = {

@@ -151,8 +151,8 @@ class ResponseOptions(Options):
                 )
         if self.complete_when is not None and "==" not in self.complete_when:
             yield (
-                f"response.complete_when ({self.complete_when}) compares no total: it may be true "
-                "for one page of several; write a condition such as total == length(users)"
+                f"response.complete_when ({self.complete_when}) has no ==, so it may also be true "
+                "for a single page of several; write a condition such as total == length(users)"
             )
         if self.match == "echo" and self.complete_when is None:
             yield (

@@ -161,7 +161,7 @@ async def test_purge_is_done_once_the_file_is_removed(
     with pytest.raises(OperationFailed, match="cannot be removed"):
         await process.snapshots.purged()
     assert process.snapshots.error is not None
-    assert "cannot be removed after a purge: Permission denied" in process.snapshots.error
+    assert "may still contain purged users: Permission denied" in process.snapshots.error
 
 
 @pytest.mark.parametrize("at_stop", [False, True])

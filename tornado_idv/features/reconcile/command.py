@@ -121,7 +121,7 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     default="40s",
     show_default=True,
     callback=parsed_by(parse_duration),
-    help="Pause before users of listed accounts are looked up again; 0s for no second lookup.",
+    help="Pause before a second lookup of accounts that may be deleted; 0s for no second lookup.",
 )
 @click.option(
     "--deadline",

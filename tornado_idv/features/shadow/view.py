@@ -18,7 +18,7 @@ from tornado_idv.lookup.comparison import ComparisonResult
 RESULTS = (*get_args(ComparisonResult), "skipped")
 _COUNTS = (
     ("comparisons", "Lookups compared with a shadow.", RESULTS, "result"),
-    ("differences", "Different fields in a shadow.", FIELDS, "field"),
+    ("differences", "Compared users whose field differs in the shadow.", FIELDS, "field"),
 )
 
 

@@ -19,7 +19,7 @@ _CALLS = (
         {each: each for each in ("hit", "miss", "failed", "skipped")},
     ),
     ("stores", "Writes to the shared cache.", {"ok": "stored", "failed": "not_stored"}),
-    ("purges", "Purges of the shared cache.", {"ok": "purged", "failed": "not_purged"}),
+    ("purges", "Delivered purges, and failed attempts.", {"ok": "purged", "failed": "not_purged"}),
 )
 """For each metric: end of its name, help text, and a counter for each value of ``result``."""
 

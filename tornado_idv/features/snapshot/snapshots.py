@@ -225,7 +225,7 @@ class Snapshots(Part):
             await self._in_thread(files.remove)
             self._persisted[0].clear()
         except OSError as error:
-            self._fail(files, "cannot be removed after a purge", error)
+            self._fail(files, "cannot be deleted, so it may still contain purged users", error)
             return False
         return True
 
@@ -258,7 +258,7 @@ def _revisions(directory: Directory) -> dict[str, str | None]:
         try:
             revisions[guard.name] = guard.backend.revision
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            text = "backend %s: revision failed:\n%s"
+            text = "backend %s: the property revision raised an exception:\n%s"
             _log.error(text, guard.name, format_traceback(error))
             break
     return revisions
