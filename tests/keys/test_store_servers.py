@@ -170,5 +170,5 @@ def test_two_primaries_are_reported_and_keys_that_a_failover_brings_back(
         cluster.primary.stop()
         eventually(lambda: report() == ("ready", [], None))
         (warning,) = [each.getMessage() for each in caplog.records if "undone" in each.getMessage()]
-        assert "the key shop was revoked" in warning
+        assert "the revocation of the key shop" in warning
         assert [status(each) for each in tokens] == [200, 401, 200]

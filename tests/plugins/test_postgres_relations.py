@@ -228,5 +228,5 @@ async def test_table_that_is_filled_while_it_is_checked_is_accepted_by_the_next_
 
     before = Relation(1, "public.users", ["alice"], "now")
     connection: Any = Filled()
-    with pytest.raises(Broken, match="was replaced by another table"):
+    with pytest.raises(Broken, match="was replaced by a table"):
         await resolve(connection, backend_of(database).options, before, lambda value: value)

@@ -428,7 +428,7 @@ def test_condition_for_errors_and_missing_members_leaves_no_warning(
 ) -> None:
     """For errors alone it does not: a response without the member may be of another kind."""
     (warning,) = warnings_of({name: error, **hiding})
-    assert "if its members are missing" in warning
+    assert "without the members of the expression" in warning
     assert warnings_of({name: f"{error} || !contains(keys(@), 'hits')", **hiding}) == []
 
 

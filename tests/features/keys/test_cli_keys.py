@@ -295,7 +295,7 @@ def test_change_that_no_service_can_read_is_made_and_reported(
     execute(path, "UPDATE keys SET scopes = 'identify:url' WHERE id = 'bad'")
     assert result.exit_code == 3
     assert result.stderr.startswith(
-        f"{path}: a key in it is not valid: bad; the change was made, but services keep their old"
+        f"{path}: a key in it is not valid: bad; the change was made, but has no effect until"
     )
     assert read(path) != before
 

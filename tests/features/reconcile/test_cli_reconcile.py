@@ -156,7 +156,7 @@ def test_grace_begins_again_for_an_account_that_was_not_gone_in_between(
         ({"status": 503}, ("--max-undetermined", "1"), 0, ""),
         ({"reset": True}, (), 3, "3 of 3 accounts could not be determined"),
         ({"cut": True}, (), 3, "not from this service"),
-        ({"proxy_status": 404}, (), 3, "not this service"),
+        ({"proxy_status": 404}, (), 3, "not from this service"),
         ({"status": 429}, ("--deadline", "500ms"), 3, "1 of 3"),
         ({"delay": "1h"}, ("--deadline", "500ms"), 3, "3 of 3"),
         (None, ("--max-gone", "60%"), 1, "2 of 3 accounts are gone, more than --max-gone 60%"),
