@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from copy import copy, deepcopy
 from typing import Any
 
@@ -86,10 +86,12 @@ class ResponseReader:
 
         The headers of ``earlier`` responses of the same lookup may also shorten the cache time.
         """
-        user = None
-        with self._message_added(query, response):
-            if self._is_read(response):
-                user = self.mapper.user(query, self.document(response))
+        try:
+            is_read = self._is_read(response)
+            user = self.mapper.user(query, self.document(response)) if is_read else None
+        except LookupFailed as failure:
+            self._add_message(failure, query, response)
+            raise
         return self.limited(user, response, *earlier)
 
     def limited(self, user: User | None, *responses: Response) -> User | BackendResult | None:
@@ -104,9 +106,12 @@ class ResponseReader:
 
     def read_id(self, query: Query, response: Response) -> str | None:
         """Return the id for a second request, ``None`` for "not found". Raises `LookupFailed`."""
-        with self._message_added(query, response):
+        try:
             is_read = self._is_read(response)
             return self.mapper.id(query, self.document(response)) if is_read else None
+        except LookupFailed as failure:
+            self._add_message(failure, query, response)
+            raise
 
     def document(self, response: Response) -> Any:
         """Return the JSON document in a response. Raises `Broken` for any other body.
@@ -135,17 +140,12 @@ class ResponseReader:
         reader.mapper.record_steps(steps)
         return reader
 
-    @contextmanager
-    def _message_added(self, query: Query, response: Response) -> Iterator[None]:
-        """If the block raises `LookupFailed`, add the upstream's error message to its reason."""
-        try:
-            yield
-        except LookupFailed as failure:
-            with suppress(LookupFailed):
-                if self._error is not None and response.body:
-                    message = self._error.evaluate(self.document(response))
-                    failure.reason += self._masked(message, query) if type(message) is str else ""
-            raise
+    def _add_message(self, failure: LookupFailed, query: Query, response: Response) -> None:
+        """Add the upstream's error message to the reason of the failure."""
+        with suppress(LookupFailed):
+            if self._error is not None and response.body:
+                message = self._error.evaluate(self.document(response))
+                failure.reason += self._masked(message, query) if type(message) is str else ""
 
     def _masked(self, message: str, query: Query) -> str:
         """Mask the requested value and secrets in the message, and truncate it."""
