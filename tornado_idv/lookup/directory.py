@@ -146,10 +146,9 @@ class Directory:
         A further call with the same ``owner`` replaces the functions of the last call.
         """
         self._observers[owner] = lookups, hits
-        self._of_lookups = [
-            each for of_lookups, _ in self._observers.values() for each in of_lookups
-        ]
-        self._of_hits = [each for _, of_hits in self._observers.values() for each in of_hits]
+        both = self._observers.values()
+        self._of_lookups = [each for of_lookups, _ in both for each in of_lookups]
+        self._of_hits = [each for _, of_hits in both for each in of_hits]
 
     def purge(self, purge: Purge) -> None:
         """Purge answers from the cache, and from the layers behind it."""
