@@ -173,6 +173,21 @@ async def test_batch_in_flight_completes_in_its_configuration(tmp_path: Path) ->
         await until(lambda: not old.is_open)
 
 
+async def test_batch_that_pauses_completes_in_its_configuration(tmp_path: Path) -> None:
+    """No lookup of it is running at this time."""
+    async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
+        (old,), directory = Gated.made, harness.service.directories.current
+        async with directory.batch_turn:
+            items = [{"input": f"@{letter}"} for letter in "abcdefghijklmnopqrst"]
+            client.writer.write(post_request("/api/v1/identify/batch", {"items": items}))
+            await until(lambda: old.asked == 16 and not directory.batch_slots.in_use)
+            await harness.reload(config(B))
+            await settle()
+        results = (await client.read()).record["results"]
+        assert [each.get("plan") for each in results] == ["A"] * 20
+        await until(lambda: not old.is_open)
+
+
 async def test_fast_path_learns_nothing_from_a_request_before_the_reload(tmp_path: Path) -> None:
     """Whose path has no route any more."""
     async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:

@@ -134,8 +134,9 @@ class Directory:
     async def join(self) -> None:
         """Wait for all running lookups, also of canaries. Then the backends can be closed."""
         await self._single_flight.join()
-        while self.batch_slots.in_use:  # a batch that waits for a lookup starts its next one
-            await asyncio.sleep(0)
+        while self.batch_slots.in_use or self.batch_turn.locked():
+            async with self.batch_turn:  # a batch that waits or pauses starts its next lookups
+                await asyncio.sleep(0)
             await self._single_flight.join()
         while tasks := [each.task for each in self.canaries if each.task]:
             await asyncio.wait(tasks)
