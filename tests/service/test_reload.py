@@ -135,12 +135,16 @@ async def test_unexpected_exception_leaves_the_old_configuration_in_force(
         assert (await harness.reload(config(B))).code is None
 
 
-async def test_request_in_flight_completes_in_its_configuration(tmp_path: Path) -> None:
+@pytest.mark.parametrize("field", [b"", b"X-IDV-Past-Cache: 1\r\n"], ids=["", "past the cache"])
+async def test_request_in_flight_completes_in_its_configuration(
+    tmp_path: Path, field: bytes
+) -> None:
     """The connection stays open, and its next request is in the new one."""
     new = config(B, site="https://b.example")
     async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
-        old = await harness.held(client)
+        old = await harness.held(client, field=field)
         await harness.reload(new)
+        await settle()
         other = await harness.ask("@alice")
         assert (other.record["plan"], other.record["profile_url"][:17]) == (
             "B",

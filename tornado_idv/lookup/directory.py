@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import pluggy
 
@@ -76,6 +76,7 @@ class Directory:
         """Limits lookups of all batches together to half of the smallest ``max_concurrent``."""
         self.batch_turn = asyncio.Lock()
         """A batch holds this lock while it pauses, so that only one batch pauses at a time."""
+        self._explaining: set[asyncio.Task[Any]] = set()
         self._chain = chain = Chain(manager, self.guards, cache, encode, timeout)
         if previous is None:
             self._follow_changes()
@@ -113,7 +114,9 @@ class Directory:
 
     async def explain(self, query: Query) -> Explanation:
         """Look a user up in the backends, without the cache, and return how each call ended."""
-        return await self._chain.explain(query)
+        self._explaining.add(task := asyncio.create_task(self._chain.explain(query)))
+        task.add_done_callback(self._explaining.discard)
+        return await task
 
     def replace(self, previous: Directory, kept: Sequence[str]) -> None:
         """Replace the directory ``previous``. Take over its cached users of the ``kept`` backends.
@@ -138,7 +141,7 @@ class Directory:
             async with self.batch_turn:  # a batch that waits or pauses starts its next lookups
                 await asyncio.sleep(0)
             await self._single_flight.join()
-        while tasks := [each.task for each in self.canaries if each.task]:
+        while tasks := [*self._explaining, *(each.task for each in self.canaries if each.task)]:
             await asyncio.wait(tasks)
 
     def observe(self, owner: str, lookups: Sequence[Observer], hits: Sequence[Observer]) -> None:
