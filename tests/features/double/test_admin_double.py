@@ -131,7 +131,7 @@ def test_a_fault_is_used_up_by_both_queries_of_a_user(double: Double) -> None:
 
 def test_a_page_of_a_proxy_is_not_of_this_service(double: Double) -> None:
     reply = double.client.post(
-        "/api/v1/identify/url", b'{"input": "@page"}', {"X-IDV-LoggedRequest-ID": "a"}
+        "/api/v1/identify/url", b'{"input": "@page"}', {"X-IDV-Request-ID": "a"}
     )
     assert (reply.status, reply.headers["content-type"]) == (404, "text/html")
     assert reply.body.startswith(b"<!DOCTYPE html>")
@@ -160,6 +160,8 @@ def test_verify_has_the_faults_too(tmp_path: Path) -> None:
         requests = double.get("/double/requests")["requests"]
     assert [(each["route"], each["query"]) for each in requests] == [
         ("verify", text) for text in texts
+        fields |= {"X-Idv-Input": "@page", "Connection": "close"}
+        assert double.client.send("HEAD", "/api/v1/verify", fields).body == b""
     ]
 
 

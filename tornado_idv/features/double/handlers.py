@@ -144,6 +144,7 @@ class VerifyFaults(DoubleHandler):
 
     def respond(self, result: Result) -> None:
         if result.body.startswith(b"<"):
+            self.request.method = self._method  # Tornado sends no body in response to HEAD
             ApiHandler.respond(self, result)  # the page of a proxy has no X-Idv fields
         else:
             super().respond(result)
