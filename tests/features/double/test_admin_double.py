@@ -120,6 +120,8 @@ def test_an_entry_without_a_user_is_never_not_found(double: Double) -> None:
     assert double.statuses("25", 6) == [503] * 6
     explained = ask_admin(double.service, "/explain", {"card_number": "25"}).json
     assert explained["result"] == "undetermined"
+    double.put("/double/faults/25", drip="1KiB/s")
+    assert "retry-after" in double.client.by_card("25").headers
     assert double.statuses("@alice") == [200]
 
 

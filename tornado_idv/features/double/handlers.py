@@ -85,6 +85,7 @@ class DoubleHandler(AuthenticatedHandler):
             return result
         body = result.body
         self.set_status(result.status)
+        self.set_fields(result.fields)
         self.set_header("Content-Length", len(body))
         if fault.cut:
             self.write(body[: len(body) // 2])
