@@ -160,10 +160,10 @@ def test_verify_has_the_faults_too(tmp_path: Path) -> None:
         assert replies[-1].headers["content-type"] == "text/html"
         assert {each.body for each in replies[:-1]} == {b""}
         requests = double.get("/double/requests")["requests"]
-    assert [(each["route"], each["query"]) for each in requests] == [
-        ("verify", text) for text in texts
         fields |= {"X-Idv-Input": "@page", "Connection": "close"}
         assert double.client.send("HEAD", "/api/v1/verify", fields).body == b""
+    assert [(each["route"], each["query"]) for each in requests] == [
+        ("verify", text) for text in texts
     ]
 
 
@@ -391,7 +391,7 @@ def test_fixture_of_the_page_is_served(tmp_path: Path) -> None:
 
 def test_request_of_a_client_that_has_gone_is_in_the_journal(double: Double) -> None:
     """Not only after the delay, when it would be in the journal of another test."""
-    double.put("/double/faults/@alice", delay="1h")
+    double.put("/double/faults/@alice", delay="1h", drip="1KiB/s")
     with socket.create_connection(("127.0.0.1", double.service.port), timeout=10) as sock:
         sock.sendall(lookup_request("@alice"))
         eventually(lambda: double.get("/double")["faults"]["@alice"]["injected"] == 1)

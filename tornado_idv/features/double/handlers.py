@@ -81,8 +81,8 @@ class DoubleHandler(AuthenticatedHandler):
 
         ``drip`` slowly sends all but the last piece of the body. ``cut`` sends half of the body.
         """
-        if fault is None or not (fault.cut or fault.drip):
-            return result
+        if fault is None or not (fault.cut or fault.drip) or not result.body:
+            return result  # without a body, the client has disconnected
         body = result.body
         self.set_status(result.status)
         self.set_fields(result.fields)
@@ -140,8 +140,7 @@ class VerifyFaults(DoubleHandler):
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
         _, simulated = await self.simulate(query)
-        result: Result = simulated or await super()._look_up(query, limits)  # type: ignore[misc]
-        return result
+        return simulated or await super()._look_up(query, limits)  # type: ignore[misc]
 
     def respond(self, result: Result) -> None:
         if result.body.startswith(b"<"):
