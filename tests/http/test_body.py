@@ -41,12 +41,6 @@ def take(pieces: Iterable[bytes], max_body: int = MAX_BODY) -> tuple[bytes | Non
     return bytes(body.content) if ended else None, bytes(buffer)
 
 
-def refusal(data: bytes) -> str:
-    with pytest.raises(HttpError) as caught:
-        take([data])
-    return caught.value.status
-
-
 @given(CHUNKS, TRAILERS, st.none() | PRINTABLE, st.lists(st.integers(0, 1000), max_size=6))
 def test_body_split_anywhere_is_complete(
     chunks: list[tuple[bytes, bytes | None, int]],
@@ -111,8 +105,10 @@ def test_no_bytes_are_too_much(data: bytes, cuts: list[int]) -> None:
         (b"FFFFFFFF\r\n", 413),
     ],
 )
-def test_invalid_chunk_is_rejected(data: bytes, code: str) -> None:
-    assert refusal(data) == code
+def test_invalid_chunk_is_rejected(data: bytes, code: int) -> None:
+    with pytest.raises(HttpError) as caught:
+        take([data])
+    assert caught.value.status == code
 
 
 def test_a_body_may_be_as_large_as_the_limit() -> None:

@@ -44,10 +44,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.db"
 
 
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
-
-
 def test_store_can_be_read_by_its_user_alone(path: Path) -> None:
     """Also the journal beside it while a change is written; afterwards there is none."""
     make_store(path, "shop")
@@ -55,7 +51,7 @@ def test_store_can_be_read_by_its_user_alone(path: Path) -> None:
         connection.execute("UPDATE keys SET note = 'changed'")
         files = sorted(path.parent.iterdir())
         assert [each.name for each in files] == ["keys.db", "keys.db-journal"]
-        assert {mode(each) for each in files} == {0o600}
+        assert {stat.S_IMODE(each.stat().st_mode) for each in files} == {0o600}
         connection.commit()
         assert list(path.parent.iterdir()) == [path]
 

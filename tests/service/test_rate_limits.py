@@ -31,14 +31,18 @@ def by_card(client: Client, number: str) -> Reply:
     return client.post(CARD, body, {"Authorization": f"Bearer {CARDS_ONLY_KEY}"})
 
 
-async def test_guesses_at_once_find_out_no_more_than_the_budget_of_misses(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fields", [{}, {"X-IDV-Past-Cache": "1"}], ids=["", "past the cache"])
+async def test_guesses_at_once_find_out_no_more_than_the_budget_of_misses(
+    tmp_path: Path, fields: dict[str, str]
+) -> None:
     """Also a user who exists is not found out beyond it."""
     async with reloadable(tmp_path, config(more="limits: {misses: 3/hour}\n")) as harness:
         (users,) = Gated.made
         users.gate.clear()
-        ask = Client(harness.service.port).by_card
+        post = Client(harness.service.port).post
+        bodies = [b'{"card_number": "400%d"}' % number for number in range(8)]
         with ThreadPoolExecutor(8) as threads:
-            asking = [threads.submit(ask, f"400{number}") for number in range(8)]
+            asking = [threads.submit(post, CARD, each, fields) for each in bodies]
             await until(lambda: users.asked == len(asking))
             users.gate.set()
             replies = await asyncio.gather(*map(asyncio.wrap_future, asking))

@@ -135,12 +135,16 @@ async def test_unexpected_exception_leaves_the_old_configuration_in_force(
         assert (await harness.reload(config(B))).code is None
 
 
-async def test_request_in_flight_completes_in_its_configuration(tmp_path: Path) -> None:
+@pytest.mark.parametrize("field", [b"", b"X-IDV-Past-Cache: 1\r\n"], ids=["", "past the cache"])
+async def test_request_in_flight_completes_in_its_configuration(
+    tmp_path: Path, field: bytes
+) -> None:
     """The connection stays open, and its next request is in the new one."""
     new = config(B, site="https://b.example")
     async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
-        old = await harness.held(client)
+        old = await harness.held(client, field=field)
         await harness.reload(new)
+        await settle()
         other = await harness.ask("@alice")
         assert (other.record["plan"], other.record["profile_url"][:17]) == (
             "B",
@@ -170,6 +174,21 @@ async def test_batch_in_flight_completes_in_its_configuration(tmp_path: Path) ->
         old.gate.set()
         results = (await client.read()).record["results"]
         assert [each.get("plan") for each in results] == ["A"] * 8
+        await until(lambda: not old.is_open)
+
+
+async def test_batch_that_pauses_completes_in_its_configuration(tmp_path: Path) -> None:
+    """No lookup of it is running at this time."""
+    async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
+        (old,), directory = Gated.made, harness.service.directories.current
+        async with directory.batch_turn:
+            items = [{"input": f"@{letter}"} for letter in "abcdefghijklmnopqrst"]
+            client.writer.write(post_request("/api/v1/identify/batch", {"items": items}))
+            await until(lambda: old.asked == 16 and not directory.batch_slots.in_use)
+            await harness.reload(config(B))
+            await settle()
+        results = (await client.read()).record["results"]
+        assert [each.get("plan") for each in results] == ["A"] * 20
         await until(lambda: not old.is_open)
 
 

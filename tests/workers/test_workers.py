@@ -138,18 +138,14 @@ def both_workers_serve(request: pytest.FixtureRequest) -> None:
         eventually(lambda: len(service.pids()) == 2)
 
 
-def cached(service: Workers) -> int:
-    """The number of users in the caches, as last reported by the workers: up to a second ago."""
-    return int(service.status()["cache"]["entries"]["found"])
-
-
 def ask_until_both_respond(service: Workers) -> None:
     """Ask for one user on new connections, until it is in the cache of both workers."""
     client = Client(service.port)
 
     def is_cached() -> bool:
         assert client.by_input("@alice").status == 200
-        return cached(service) == 2
+        # As last reported by the workers: up to a second ago.
+        return int(service.status()["cache"]["entries"]["found"]) == 2
 
     eventually(is_cached)
 

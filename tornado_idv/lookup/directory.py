@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import pluggy
 
@@ -76,6 +76,7 @@ class Directory:
         """Limits lookups of all batches together to half of the smallest ``max_concurrent``."""
         self.batch_turn = asyncio.Lock()
         """A batch holds this lock while it pauses, so that only one batch pauses at a time."""
+        self._explaining: set[asyncio.Task[Any]] = set()
         self._chain = chain = Chain(manager, self.guards, cache, encode, timeout)
         if previous is None:
             self._follow_changes()
@@ -113,7 +114,9 @@ class Directory:
 
     async def explain(self, query: Query) -> Explanation:
         """Look a user up in the backends, without the cache, and return how each call ended."""
-        return await self._chain.explain(query)
+        self._explaining.add(task := asyncio.create_task(self._chain.explain(query)))
+        task.add_done_callback(self._explaining.discard)
+        return await task
 
     def replace(self, previous: Directory, kept: Sequence[str]) -> None:
         """Replace the directory ``previous``. Take over its cached users of the ``kept`` backends.
@@ -134,10 +137,11 @@ class Directory:
     async def join(self) -> None:
         """Wait for all running lookups, also of canaries. Then the backends can be closed."""
         await self._single_flight.join()
-        while self.batch_slots.in_use:  # a batch that waits for a lookup starts its next one
-            await asyncio.sleep(0)
+        while self.batch_slots.in_use or self.batch_turn.locked():
+            async with self.batch_turn:  # a batch that waits or pauses starts its next lookups
+                await asyncio.sleep(0)
             await self._single_flight.join()
-        while tasks := [each.task for each in self.canaries if each.task]:
+        while tasks := [*self._explaining, *(each.task for each in self.canaries if each.task)]:
             await asyncio.wait(tasks)
 
     def observe(self, owner: str, lookups: Sequence[Observer], hits: Sequence[Observer]) -> None:
@@ -146,10 +150,9 @@ class Directory:
         A further call with the same ``owner`` replaces the functions of the last call.
         """
         self._observers[owner] = lookups, hits
-        self._of_lookups = [
-            each for of_lookups, _ in self._observers.values() for each in of_lookups
-        ]
-        self._of_hits = [each for _, of_hits in self._observers.values() for each in of_hits]
+        both = self._observers.values()
+        self._of_lookups = [each for of_lookups, _ in both for each in of_lookups]
+        self._of_hits = [each for _, of_hits in both for each in of_hits]
 
     def purge(self, purge: Purge) -> None:
         """Purge answers from the cache, and from the layers behind it."""

@@ -108,7 +108,7 @@ class Directories:
         """
         # A secret in a file may select another source now, although the options are equal, and
         # again another one while backends open: the next reload then sees this change.
-        sources = _sources(settings)
+        sources = {(each.name, identity_of(each)) for each in settings.served}
         same_source = {name for name, _ in self._sources & sources}
         before = self._settings
         same = before is not None and _of_lookups(before) == _of_lookups(settings)
@@ -207,10 +207,6 @@ def scope_of(settings: Settings) -> bytes:
     # Some backends look users up by profile URL, so the sites affect answers.
     cache, sites = settings.cache.of_answers(), settings.profile_sites
     return identity_of(cache, settings.identifiers, settings.served, sites)
-
-
-def _sources(settings: Settings) -> set[tuple[str, bytes]]:
-    return {(each.name, identity_of(each)) for each in settings.served}
 
 
 def of_users(settings: Settings) -> tuple[object, ...]:

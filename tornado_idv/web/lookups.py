@@ -124,13 +124,14 @@ async def find_past_cache(api: ApiContext, query: Query, limits: KeyLimits | Non
     """Return the result of a lookup that bypasses the cache. Raises `LookupFailed`.
 
     The lookup is charged as a miss even if it finds the user, because it costs as much as a miss.
+    Above the limit of misses, raises `ApiException`.
     """
-    end = (await api.directory.explain(query)).end
-    if isinstance(end, LookupFailed):
+    if isinstance(end := (await api.directory.explain(query)).end, LookupFailed):
         raise end
-    if end.found and limits is not None:  # if no user was found, `result_of` charges the miss
+    result = _result_of_miss(end, limits)  # if no user was found, this charges the miss
+    if end.found and limits is not None:
         limits.charge_miss()
-    return result_of(end, limits, "miss")
+    return result
 
 
 def result_of(answer: Answer, limits: KeyLimits | None, cache: CacheResult) -> Result:

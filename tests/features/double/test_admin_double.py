@@ -120,6 +120,8 @@ def test_an_entry_without_a_user_is_never_not_found(double: Double) -> None:
     assert double.statuses("25", 6) == [503] * 6
     explained = ask_admin(double.service, "/explain", {"card_number": "25"}).json
     assert explained["result"] == "undetermined"
+    double.put("/double/faults/25", drip="1KiB/s")
+    assert "retry-after" in double.client.by_card("25").headers
     assert double.statuses("@alice") == [200]
 
 
@@ -131,7 +133,7 @@ def test_a_fault_is_used_up_by_both_queries_of_a_user(double: Double) -> None:
 
 def test_a_page_of_a_proxy_is_not_of_this_service(double: Double) -> None:
     reply = double.client.post(
-        "/api/v1/identify/url", b'{"input": "@page"}', {"X-IDV-LoggedRequest-ID": "a"}
+        "/api/v1/identify/url", b'{"input": "@page"}', {"X-IDV-Request-ID": "a"}
     )
     assert (reply.status, reply.headers["content-type"]) == (404, "text/html")
     assert reply.body.startswith(b"<!DOCTYPE html>")
@@ -158,6 +160,8 @@ def test_verify_has_the_faults_too(tmp_path: Path) -> None:
         assert replies[-1].headers["content-type"] == "text/html"
         assert {each.body for each in replies[:-1]} == {b""}
         requests = double.get("/double/requests")["requests"]
+        fields |= {"X-Idv-Input": "@page", "Connection": "close"}
+        assert double.client.send("HEAD", "/api/v1/verify", fields).body == b""
     assert [(each["route"], each["query"]) for each in requests] == [
         ("verify", text) for text in texts
     ]
@@ -387,7 +391,7 @@ def test_fixture_of_the_page_is_served(tmp_path: Path) -> None:
 
 def test_request_of_a_client_that_has_gone_is_in_the_journal(double: Double) -> None:
     """Not only after the delay, when it would be in the journal of another test."""
-    double.put("/double/faults/@alice", delay="1h")
+    double.put("/double/faults/@alice", delay="1h", drip="1KiB/s")
     with socket.create_connection(("127.0.0.1", double.service.port), timeout=10) as sock:
         sock.sendall(lookup_request("@alice"))
         eventually(lambda: double.get("/double")["faults"]["@alice"]["injected"] == 1)

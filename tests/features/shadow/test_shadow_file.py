@@ -62,10 +62,6 @@ def made_up(number: int, result: ComparisonResult = "match", began: float = 1.0)
     return compared(result, ByNickname(user.nickname), began, user=user)
 
 
-def listed(file: ShadowFile) -> list[tuple[str, list[str], list[str]]]:
-    return [(each.result, each.fields, each.queries) for each in file.read().differing]
-
-
 def test_user_looked_up_by_nickname_and_by_card_counts_once(file: ShadowFile) -> None:
     contents = write(file, compared("match"), compared("match", BY_CARD), compared("match"))
     assert users(file) == {**NOBODY, "match": 1}
@@ -226,7 +222,7 @@ def test_list_has_each_user_once_with_all_queries(file: ShadowFile) -> None:
         made_up(2, "extra"),
         made_up(3),
     )
-    assert listed(file) == [
+    assert [(each.result, each.fields, each.queries) for each in file.read().differing] == [
         ("missing", ["plan"], ["4000", "@alice"]),
         ("extra", [], ["@user2"]),
         ("unverified", [], ["@user1"]),

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,10 +51,6 @@ def stop(service: ServiceProcess) -> None:
     service.stop()
 
 
-def _is_stale_logged(service: ServiceProcess) -> bool:
-    return '"cache":"stale"' in service.read_log()
-
-
 def kill(service: ServiceProcess) -> None:
     snapshot = service.log.parent / "answers.snapshot"
     snapshot.unlink(missing_ok=True)  # the next one has what was looked up before
@@ -93,7 +88,7 @@ def test_users_found_before_a_restart_are_served_while_their_source_is_down(
                 assert client.by_card("4000123412341234").body == found.body
             assert client.by_input("@bob").status == 503
             assert client.by_input("@carol").status == 503
-            eventually(partial(_is_stale_logged, service))
+            eventually(lambda: '"cache":"stale"' in service.read_log())
             end(service)
     directory.down.clear()
     directory.users = [User("Gold", "4000123412341234", "alice")]

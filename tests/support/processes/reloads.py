@@ -141,12 +141,12 @@ class ReloadHarness:
         async with self.connected() as client:
             return await client.ask(text, **options)
 
-    async def held(self, client: KeepAlive, text: str = "@alice") -> Gated:
+    async def held(self, client: KeepAlive, text: str = "@alice", field: bytes = b"") -> Gated:
         """Send a lookup; return the first backend that was made, which holds it from now on."""
         backend = Gated.made[0]
         backend.gate.clear()
         backend.begun.clear()
-        client.writer.write(lookup_request(text))
+        client.writer.write(lookup_request(text).replace(b"Host:", field + b"Host:"))
         await backend.begun.wait()
         return backend
 

@@ -81,10 +81,11 @@ class DoubleHandler(AuthenticatedHandler):
 
         ``drip`` slowly sends all but the last piece of the body. ``cut`` sends half of the body.
         """
-        if fault is None or not (fault.cut or fault.drip):
-            return result
+        if fault is None or not (fault.cut or fault.drip) or not result.body:
+            return result  # without a body, the client has disconnected
         body = result.body
         self.set_status(result.status)
+        self.set_fields(result.fields)
         self.set_header("Content-Length", len(body))
         if fault.cut:
             self.write(body[: len(body) // 2])
@@ -139,11 +140,11 @@ class VerifyFaults(DoubleHandler):
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
         _, simulated = await self.simulate(query)
-        result: Result = simulated or await super()._look_up(query, limits)  # type: ignore[misc]
-        return result
+        return simulated or await super()._look_up(query, limits)  # type: ignore[misc]
 
     def respond(self, result: Result) -> None:
         if result.body.startswith(b"<"):
+            self.request.method = self._method  # Tornado sends no body in response to HEAD
             ApiHandler.respond(self, result)  # the page of a proxy has no X-Idv fields
         else:
             super().respond(result)

@@ -71,8 +71,7 @@ class Double(RequestLog, Part):
 
     def _fault_of(self, query: Query, directory: Directory) -> Fault | None:
         places = [self.faults, *(getattr(each.backend, "faults", {}) for each in directory.guards)]
-        found = (faults[key] for key in (query, None) for faults in places if key in faults)
-        return next(found, None)
+        return next((each[key] for key in (query, None) for each in places if key in each), None)
 
     @property
     def requests(self) -> list[dict[str, object]]:
