@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from tornado_idv.options import (
-    ConfigPath,
-    Duration,
-    Pattern,
-    Size,
-    WholeNumber,
-    compile_pattern,
-)
+from tornado_idv.options import ConfigPath, Duration, Pattern, Size, WholeNumber, compile_pattern
 
 DURATION: TypeAdapter[float] = TypeAdapter(Duration)
 SIZE: TypeAdapter[int] = TypeAdapter(Size)

@@ -20,6 +20,7 @@ from idv_postgres.database import Connector
 from idv_postgres.errors import is_disconnect, to_lookup_failed
 from idv_postgres.lookups import Column, read_columns, select_users, to_user
 from idv_postgres.options import PostgresOptions, quoted
+from idv_postgres.relation import SET_SEARCH_PATH
 from tornado_idv import Broken, StoredRow, Unavailable, User, UserStore, UserTransaction
 
 T = TypeVar("T")
@@ -30,13 +31,15 @@ _ROWS_AT_ONCE = 5000
 _ROWS_BETWEEN_PAUSES = 200
 _FIELDS = ("nickname", "card_number", "plan", "profile_url")
 # The transaction is idle while the list is compared. PostgreSQL 17 added transaction_timeout.
-_SETTINGS = """
-SET LOCAL lock_timeout = '10s';
-SET LOCAL row_security = off;
+# In a session of a pooler, other clients leave a search_path and temporary tables.
+_SETTINGS = f"""
+SET LOCAL lock_timeout = '10s'; SET LOCAL row_security = off;
+SET LOCAL search_path TO DEFAULT; {SET_SEARCH_PATH};
 SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN (
     'statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout'
 )
-"""
+"""  # noqa: S608 - constants
+_STAGED = "pg_temp.idv_staged AS s"
 # The lock excludes other writers, but no lookups.
 _BEGIN = """
 SET LOCAL work_mem = '64MB';
@@ -89,11 +92,8 @@ class PostgresTransaction(UserTransaction):
         self._table, names = options.quoted_table, options.columns
         session.run(session.connection.execute(_BEGIN.format(self._table)))
         own = (names.nickname, names.card_number, names.plan, names.profile_url or "profile_url")
-        self._columns = {
-            field: session.columns[name]
-            for field, name in zip(_FIELDS, own, strict=True)
-            if name in session.columns
-        }
+        pairs = zip(_FIELDS, map(session.columns.get, own), strict=True)
+        self._columns = {field: column for field, column in pairs if column}
         self.has_profile_url = "profile_url" in self._columns
         self._texts = {
             field: f"u.{quoted(each.name)}::text" for field, each in self._columns.items()
@@ -109,15 +109,13 @@ class PostgresTransaction(UserTransaction):
         yield from self._session.rows(query)
 
     def delete(self, keys: Iterable[object]) -> int:
-        statement = (
-            f"DELETE FROM {self._table} AS u USING idv_staged AS s WHERE {self._key} = s.key"  # noqa: S608 - quoted
-        )
+        statement = f"DELETE FROM {self._table} AS u USING {_STAGED} WHERE {self._key} = s.key"  # noqa: S608 - quoted
         return self._apply(statement, ["key"], ((key,) for key in keys))
 
     def update(self, fields: Sequence[str], rows: Iterable[StoredRow]) -> int:
         pairs = (f"{quoted(self._columns[each].name)} = {self._value(each)}" for each in fields)
         statement = (
-            f"UPDATE {self._table} AS u SET {', '.join(pairs)} FROM idv_staged AS s "  # noqa: S608 - quoted
+            f"UPDATE {self._table} AS u SET {', '.join(pairs)} FROM {_STAGED} "  # noqa: S608 - quoted
             f"WHERE {self._key} = s.key"
         )
         return self._apply(statement, [*fields, "key"], rows)
@@ -128,7 +126,7 @@ class PostgresTransaction(UserTransaction):
         # card numbers are not.
         statement = (
             f"INSERT INTO {self._table} ({names}) SELECT {', '.join(map(self._value, fields))} "  # noqa: S608 - quoted
-            'FROM idv_staged AS s ORDER BY s.card_number COLLATE "C"'
+            f'FROM {_STAGED} ORDER BY s.card_number COLLATE "C"'
         )
         return self._apply(statement, fields, rows)
 
@@ -172,10 +170,12 @@ class PostgresTransaction(UserTransaction):
                 yield row
 
         async def apply() -> int:
-            await connection.execute("TRUNCATE idv_staged")
-            await connection.copy_records_to_table("idv_staged", records=pausing(), columns=columns)
+            await connection.execute("TRUNCATE pg_temp.idv_staged")
+            await connection.copy_records_to_table(
+                "idv_staged", schema_name="pg_temp", records=pausing(), columns=columns
+            )
             # Without statistics, the planner would assume a small table, and use nested loops.
-            await connection.execute("ANALYZE idv_staged")
+            await connection.execute("ANALYZE pg_temp.idv_staged")
             return int((await connection.execute(statement)).split()[-1])
 
         return self._session.run(apply())

@@ -9,11 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from asyncpg import (
-    InvalidPasswordError,
-    TargetServerAttributeNotMatched,
-    TooManyConnectionsError,
-)
+from asyncpg import InvalidPasswordError, TargetServerAttributeNotMatched, TooManyConnectionsError
 from pydantic import SecretStr
 
 from idv_postgres import database as database_module

@@ -15,13 +15,7 @@ import trustme
 from idv_postgres import executor
 from idv_postgres.backend import PostgresBackend
 from support.databases.postgres_backends import backend_of, serving
-from support.databases.postgres_server import (
-    ALICE,
-    BOB,
-    PASSWORD,
-    Database,
-    verifier,
-)
+from support.databases.postgres_server import ALICE, BOB, PASSWORD, Database, verifier
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from tornado_idv import ByCard, yaml_loader

@@ -15,12 +15,8 @@ from idv_postgres.backend import PostgresBackend
 from idv_postgres.key_database import KeyDatabase
 from support.databases.pgbouncer import running_pooler
 from support.databases.postgres_backends import backend_of, serving
-from support.databases.postgres_server import (
-    ALICE,
-    BOB,
-    Database,
-)
-from tornado_idv import Broken, ByCard, ByNickname, KeyStoreError, StartError
+from support.databases.postgres_server import ALICE, BOB, USERS, Database
+from tornado_idv import Broken, ByCard, ByNickname, KeyStoreError, StartError, User
 from tornado_idv.registry import open_backends
 
 pytestmark = pytest.mark.slow
@@ -89,6 +85,23 @@ async def test_what_another_client_leaves_in_a_session_changes_no_answer(
             assert found == [ALICE] * 8
             assert await backend.find(ByNickname("carol")) is None
     database.run("DROP SCHEMA other CASCADE")
+
+
+@pytest.mark.parametrize("pooled", ["min_pool_size = 1\ndefault_pool_size = 1"], indirect=True)
+def test_what_another_client_leaves_in_a_session_leads_users_to_no_other_table(
+    database: Database, pooled: str
+) -> None:
+    """Neither an export nor an import."""
+    database.clear(f"{USERS} GRANT ALL ON users TO idv; INSERT INTO users VALUES ('a', '1', 'b')")
+    asyncio.run(leave_state(pooled))
+    options = backend_of(database, dsn=pooled, prepared_statements="false").options
+    store = PostgresBackend.user_store(options)
+    assert (store.count(), list(store.records())) == (1, [User("b", "1", "a")])
+    with store.transaction(in_place=True) as changes:
+        assert [*changes.stored()] == [("a", "1", "b", None, "a")]
+        assert changes.insert(["nickname", "card_number", "plan"], [("c", "2", "d")]) == 1
+        changes.commit()
+    assert database.run("SELECT count(*) FROM public.users") == "2"
 
 
 IGNORED = ("default_transaction_isolation", *STARTUP_PARAMETERS)
