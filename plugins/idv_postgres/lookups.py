@@ -114,12 +114,10 @@ class Result(NamedTuple):
     @property
     def user(self) -> User | None:
         """The user in the rows, or ``None``. Raises `Broken` for several rows or an invalid row."""
-        rows = [row for row in self.rows if not (row[2] or "").startswith("@")]
+        rows = [row for row in self.rows if not (row[2] or "").startswith("@")] or self.rows[:1]
         if len(rows) > 1:
             raise Broken("two rows answer one query")
-        if self.rows and not rows:  # the user exists: "not found" would be wrong
-            raise Broken("the nickname of a row is stored with a leading @")
-        return to_user(rows[0]) if rows else None
+        return to_user(rows[0]) if rows else None  # for an @, an error: the user exists
 
 
 def to_user(row: Sequence[Any]) -> User:
@@ -130,6 +128,8 @@ def to_user(row: Sequence[Any]) -> User:
             raise Broken(f"the {name} of a row is NULL, or empty")
     if profile_url == "":
         raise Broken("the profile URL of a row is empty")
+    if nickname.startswith("@"):
+        raise Broken("the nickname of a row is stored with a leading @")
     return User(plan, card_number, nickname, profile_url)
 
 

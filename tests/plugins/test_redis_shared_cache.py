@@ -25,15 +25,7 @@ from support.http.metrics import scrape
 from support.processes.admin import ask_admin
 from support.processes.process import Invoke, eventually
 from support.processes.service import CONFIG, USERS, Client, serving
-from tornado_idv import (
-    ByCard,
-    ByNickname,
-    Purge,
-    Query,
-    SharedAnswer,
-    SharedResult,
-    StartError,
-)
+from tornado_idv import ByCard, ByNickname, Purge, Query, SharedAnswer, SharedResult, StartError
 from tornado_idv.interfaces.backend import BreakerOptions
 from tornado_idv.service.service import Service
 

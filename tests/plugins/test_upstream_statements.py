@@ -29,15 +29,7 @@ from support.databases.upstream_backends import (
 )
 from support.fakes.outcomes import outcome
 from support.http.scripted_server import Said, http
-from tornado_idv import (
-    Broken,
-    LookupFailed,
-    Query,
-    Step,
-    Unavailable,
-    User,
-    yaml_loader,
-)
+from tornado_idv import Broken, LookupFailed, Query, Step, Unavailable, User, yaml_loader
 
 
 def read(document: Any, query: Query, secrets: Sequence[str] = (), **options: Any) -> object:

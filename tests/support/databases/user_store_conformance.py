@@ -295,6 +295,14 @@ class UserStoreConformance(UserStoreTransactions):
         records = table.store(fold=fold).records()
         assert "".join(each.nickname for each in records) == order
 
+    def test_nickname_with_an_at_sign_is_not_the_one_of_another_user(
+        self, table: UserTable
+    ) -> None:
+        """Lookups of the user fail. A comparison must not report the user as missing."""
+        table.write(ALICE, User("Pro", "2", "@bob"))
+        with pytest.raises(Broken, match="stored with a leading @"):
+            list(table.store().records())
+
     def test_all_of_many_rows_are_read(self, table: UserTable) -> None:
         table.run(
             "WITH RECURSIVE numbers(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers "
