@@ -16,15 +16,7 @@ from typing import Any
 import pytest
 from rich.progress import Progress
 
-from benchmarks import (
-    ldap,
-    postgres,
-    postgres_server,
-    redis_server,
-    scale,
-    shared_cache,
-    workers,
-)
+from benchmarks import ldap, postgres, postgres_server, redis_server, scale, shared_cache, workers
 from benchmarks.figures import Target
 from benchmarks.plan import Plan
 from benchmarks.wire import (

@@ -14,7 +14,6 @@ from functools import lru_cache
 from itertools import count
 from typing import Any
 
-import asyncpg
 from pydantic import SecretStr
 
 from idv_postgres.database import Connector
@@ -49,7 +48,6 @@ _MISSING = (
     "tornado-idv keys issue ID --create"
 )
 _REASONS = {
-    "08003": "the connection was lost",
     "42501": (
         "the user of auth.store lacks a permission, or row-level security hides rows from it; "
         "docs/guide/keys.md lists what to GRANT"
@@ -99,6 +97,12 @@ CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON keys
 CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON tokens
   FOR EACH STATEMENT EXECUTE FUNCTION changed(); ALTER TABLE tokens ENABLE ALWAYS TRIGGER changed;
 """
+# A restore creates the triggers last. Until then, keys may be missing. Without the name of the
+# schema, a missing permission would look like a missing table.
+_CHECK = """
+SELECT version, (SELECT count(*) = 2 FROM pg_trigger WHERE tgname = 'changed' AND tgenabled <> 'D'
+  AND tgrelid IN ('idv_keys.keys'::regclass, 'idv_keys.tokens'::regclass)) FROM idv_keys.store
+"""
 
 
 class KeyDatabase:
@@ -119,17 +123,14 @@ class KeyDatabase:
 
     def responds(self) -> bool:
         """Return whether the server responds. It may hang or be cut off from the network."""
-        try:
+        with suppress(KeyStoreError):
             self._run(self._connection.execute("SELECT", timeout=_PING_TIMEOUT))
-        except KeyStoreError:
-            return False
-        return True
+            return True
+        return False
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> Iterable[Sequence[Any]]:
         """Run a statement that has ``?`` in place of each value, and return its rows."""
-        work = self._connection.fetch(_numbered(sql), *values, timeout=_TIMEOUT)
-        rows: list[asyncpg.Record] = self._run(work)
-        return rows
+        return list(self._run(self._connection.fetch(_numbered(sql), *values, timeout=_TIMEOUT)))
 
     def executemany(self, sql: str, rows: Iterable[Sequence[object]]) -> object:
         """Run a statement for each row of values."""
@@ -193,30 +194,29 @@ class KeyDatabase:
             self.script("COMMIT")
 
     def check_schema(self) -> None:
-        """Raise `KeyStoreError` if the tables have another version of the schema."""
-        # Without the name of the schema, a missing permission would look like a missing table.
-        rows = list(self.execute("SELECT version FROM idv_keys.store"))
-        if not rows:
-            raise KeyStoreError(f"{self.name}: the key store is damaged; restore it from a backup")
-        ((version,),) = rows
-        if version != _VERSION:
-            raise KeyStoreError(
-                f"{self.name}: the key store has schema version {version}, but this tornado-idv "
-                f"supports only version {_VERSION}"
-            )
+        """Raise `KeyStoreError` for another version of the schema, or without its triggers."""
+        rows = list(self.execute(_CHECK))
+        version, has_triggers = rows[0] if len(rows) == 1 else (None, False)
+        if version is None:
+            problem = "is damaged; restore it from a backup"
+        elif version != _VERSION:
+            supported = f"but this tornado-idv supports only version {_VERSION}"
+            problem = f"has schema version {version}, {supported}"
+        elif not has_triggers:
+            problem = "has a missing or disabled trigger: services would not notice changes"
+        else:
+            return
+        raise KeyStoreError(f"{self.name}: the key store {problem}")
 
     def create(self) -> bool:
         """Create the tables if there are none. Return whether they were created."""
         with self.writing(f"SELECT pg_advisory_xact_lock({_LOCK})"):
-            ((has_schema, has_store),) = self.execute(
-                "SELECT to_regnamespace('idv_keys') IS NOT NULL, "
-                "to_regclass('idv_keys.store') IS NOT NULL"
+            ((schema, store),) = self.execute(
+                "SELECT to_regnamespace('idv_keys'), to_regclass('idv_keys.store')"
             )
-            if not has_store:
-                if not has_schema:
-                    self.script("CREATE SCHEMA idv_keys")
-                self.script(_TABLES)
-            return not has_store
+            if store is None:
+                self.script(_TABLES if schema else f"CREATE SCHEMA idv_keys; {_TABLES}")
+            return store is None
 
     def primaries(self, timeout: float) -> Sequence[str]:
         """Return the address and start time of each primary that the hosts of the URI lead to.

@@ -206,6 +206,27 @@ FAULTS = {
         ),
         "the key store is damaged",
     ),
+    "two rows": (
+        partial(
+            changed,
+            "INSERT INTO idv_keys.store VALUES (1, 'restored')",
+            "DELETE FROM idv_keys.store WHERE revision = 'restored'",
+        ),
+        "the key store is damaged",
+    ),
+    "no trigger yet": (
+        partial(
+            changed,
+            "CREATE TABLE kept AS TABLE idv_keys.keys; CREATE TABLE more AS TABLE idv_keys.tokens;"
+            "ALTER TABLE idv_keys.keys DISABLE TRIGGER changed; DELETE FROM idv_keys.tokens;"
+            "DELETE FROM idv_keys.keys; UPDATE idv_keys.store SET revision = 'restored'",
+            "INSERT INTO idv_keys.keys TABLE kept; ALTER TABLE idv_keys.tokens DISABLE TRIGGER ALL;"
+            "INSERT INTO idv_keys.tokens TABLE more; DROP TABLE kept, more;"
+            "ALTER TABLE idv_keys.keys ENABLE ALWAYS TRIGGER changed;"
+            "ALTER TABLE idv_keys.tokens ENABLE TRIGGER ALL",
+        ),
+        "services would not notice changes",
+    ),
     "newer": (
         partial(
             changed,

@@ -16,13 +16,7 @@ from selenium.webdriver.common.by import By
 
 from support.databases.key_stores import make_store
 from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, WITH_ADMIN, ask_admin
-from support.processes.browser import (
-    NEEDS_BROWSER,
-    looks,
-    prefer,
-    resize,
-    violations,
-)
+from support.processes.browser import NEEDS_BROWSER, looks, prefer, resize, violations
 from support.processes.process import eventually
 from support.processes.service import (
     CARDS_ONLY_KEY,
