@@ -18,14 +18,7 @@ from support.processes.permissions import public_directory, unprivileged
 from support.processes.process import BROKEN, CLOSED, TIMEOUT, Invoke, command
 from support.processes.service import CONFIG, KEY, USERS, Client, serving
 from tornado_idv.cli.files import replaced_file
-from tornado_idv.client import (
-    ClientError,
-    InvalidKey,
-    MissingScope,
-    Undetermined,
-    Unexpected,
-    User,
-)
+from tornado_idv.client import ClientError, InvalidKey, MissingScope, Undetermined, Unexpected, User
 from tornado_idv.client import Result as FoundResult
 from tornado_idv.double import IdentityService
 from tornado_idv.features.reconcile.run import service_time

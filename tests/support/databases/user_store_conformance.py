@@ -268,6 +268,13 @@ class UserStoreConformance(UserStoreTransactions):
         stored = table.run("SELECT nickname, card_number, plan, since FROM users ORDER BY 2")
         assert stored == [*rows, ("bob", "4", "Free", "now")]
 
+    def test_user_of_a_rejected_row_stays_also_if_another_user_has_the_nickname(
+        self, table: UserTable
+    ) -> None:
+        table.create(LOOSE, ("bob", "1", "Free", "then"), ("bob", "2", "Pro", "then"))
+        table.load_rows([(2, ("b!ob", "1", "Free", None)), (3, ("carl", "3", "Free", None))])
+        assert ("bob", "1") in table.run("SELECT nickname, card_number FROM users")
+
     def test_unused_number_is_not_that_of_another_row_of_the_list(
         self, table: UserTable, monkeypatch: pytest.MonkeyPatch
     ) -> None:

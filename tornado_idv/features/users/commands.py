@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from pkgutil import resolve_name
@@ -230,11 +230,8 @@ def export(*, name: str, file: str, form: Format | None, config_path: Path) -> N
         stores = Stores.of_config(config_path)
         with stores.records(name) as stored:
             records = importable(stored, stores.identifiers)
-            if file == "-":
-                write_users(sys.stdout, form, records)
-            else:
-                with replaced_file(Path(file)) as text:
-                    write_users(text, form, records)
+            with nullcontext(sys.stdout) if file == "-" else replaced_file(Path(file)) as text:
+                write_users(text, form, records)
 
 
 @users.command("count", epilog=examples("users count --from users"))

@@ -49,7 +49,8 @@ WHERE reason IS NULL AND {0} IN
 """
 _CARD_INDEX = "CREATE INDEX IF NOT EXISTS stored_card_number ON stored (card_number)"
 # Stored users named by rejected rows stay (stays = 0). A row names a user by nickname. It also
-# names a user by card number, unless a valid row has this user's nickname.
+# names a user by card number, unless a valid row has this user's nickname. Rows with the same key
+# stay together, because the store would also remove them together.
 _NAMED = """
 CREATE TABLE named AS
 SELECT l.row, l.line, s.rowid AS user FROM listed AS l CROSS JOIN stored AS s
@@ -58,6 +59,7 @@ UNION ALL SELECT l.row, l.line, s.rowid FROM listed AS l CROSS JOIN stored AS s
   ON s.card_number = l.card_number WHERE l.reason IS NOT NULL AND NOT EXISTS
     (SELECT 1 FROM listed AS o WHERE o.nickname = s.nickname AND o.reason IS NULL);
 UPDATE stored AS s SET stays = 0, line = n.line FROM named AS n WHERE n.user = s.rowid;
+UPDATE stored SET stays = 0 WHERE key IN (SELECT key FROM stored WHERE stays = 0);
 """
 # Counts the rejected rows that may be about any stored user.
 _UNCLEAR = """
