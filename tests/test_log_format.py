@@ -83,8 +83,4 @@ def test_time_is_in_utc_with_milliseconds(seconds: float, shown: str) -> None:
 def test_exception_is_logged_by_its_type_and_no_number_as_null() -> None:
     """Its message may hold input."""
     record = {"event": "é", "error": ValueError("@alice"), "ratio": math.nan}
-    assert json.loads(json_lines([record])) == {
-        "event": "é",
-        "error": "ValueError",
-        "ratio": None,
-    }
+    assert json.loads(json_lines([record])) == {"event": "é", "error": "ValueError", "ratio": None}

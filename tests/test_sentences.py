@@ -86,12 +86,7 @@ def hardest(number: int) -> list[str]:
 
 def test_signs_are_found() -> None:
     text = "What is asked for, if there is one, is that which a server says."
-    assert signs(text) == {
-        "words": 14,
-        "relative words": 3,
-        "phrases": 2,
-        "conditions behind": 1,
-    }
+    assert signs(text) == {"words": 14, "relative words": 3, "phrases": 2, "conditions behind": 1}
 
 
 if __name__ == "__main__":

@@ -134,8 +134,7 @@ class KeyDatabase:
 
     def executemany(self, sql: str, rows: Iterable[Sequence[object]]) -> object:
         """Run a statement for each row of values."""
-        work = self._connection.executemany(_numbered(sql), rows, timeout=_BATCH_TIMEOUT)
-        return self._run(work)
+        return self._run(self._connection.executemany(_numbered(sql), rows, timeout=_BATCH_TIMEOUT))
 
     def changed_rows(
         self, sql: str, before: dict[bytes, tuple[Any, ...]] | None

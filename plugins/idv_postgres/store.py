@@ -44,7 +44,7 @@ _STAGED = "pg_temp.idv_staged AS s"
 _BEGIN = """
 SET LOCAL work_mem = '64MB';
 CREATE TEMPORARY TABLE idv_staged (
-    nickname text, card_number text, plan text, profile_url text, key text COLLATE "C"
+    nickname text, card_number text, plan text, profile_url text, key text COLLATE "C"{}
 ) ON COMMIT DROP;
 LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE
 """
@@ -90,14 +90,15 @@ class PostgresTransaction(UserTransaction):
     ) -> None:
         self._store, self._session, self._notify = store, session, options.notify
         self._table, names = options.quoted_table, options.columns
-        session.run(session.connection.execute(_BEGIN.format(self._table)))
         own = (names.nickname, names.card_number, names.plan, names.profile_url or "profile_url")
         pairs = zip(_FIELDS, map(session.columns.get, own), strict=True)
         self._columns = {field: column for field, column in pairs if column}
+        # An assignment to a column of the type name would cut the text, without an error.
+        short = [field for field, column in self._columns.items() if column.type == "name"]
+        limits = "".join(f", CHECK (octet_length({field}) < 64)" for field in short)
+        session.run(session.connection.execute(_BEGIN.format(limits, self._table)))
         self.has_profile_url = "profile_url" in self._columns
-        self._texts = {
-            field: f"u.{quoted(each.name)}::text" for field, each in self._columns.items()
-        }
+        self._texts = {key: f"u.{quoted(each.name)}::text" for key, each in self._columns.items()}
         # A row is found by its nickname, or without a nickname by its card number.
         nickname, card_number = self._texts["nickname"], self._texts["card_number"]
         self._key = f"coalesce({nickname}, chr(31) || {card_number}, '') COLLATE \"C\""
@@ -245,14 +246,12 @@ def _mapped_errors(table: str) -> Iterator[None]:
     try:
         yield
     except _ERRORS as error:
-        constraint = getattr(error, "constraint_name", None)
+        name = getattr(error, "constraint_name", None)
         if isinstance(error, asyncpg.NotNullViolationError):  # this constraint has no name
-            constraint = f"NOT NULL of {error.column_name}"
+            name = f"NOT NULL of {error.column_name}"
         failure: Exception = to_lookup_failed(error)
-        if constraint:
-            failure = Broken(
-                f"the table refuses the users: they violate the constraint {constraint}"
-            )
+        if name:
+            failure = Broken(f"the table refuses the users: they violate the constraint {name}")
         elif table and isinstance(error, asyncpg.InsufficientPrivilegeError):
             failure = Broken(
                 "the user of the dsn may not write; GRANT SELECT, INSERT, UPDATE, DELETE ON "

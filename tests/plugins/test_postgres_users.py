@@ -24,7 +24,7 @@ from support.databases.user_store_conformance import (
 )
 from support.databases.user_tables import UNIQUE, Cells, UserTable
 from support.processes.process import Invoke
-from tornado_idv import LookupFailed, StartError, Unavailable, User, UserStore
+from tornado_idv import Broken, LookupFailed, StartError, Unavailable, User, UserStore
 from tornado_idv.features.users.import_users import Import
 
 pytestmark = pytest.mark.slow
@@ -103,6 +103,14 @@ def test_columns_may_have_other_types(table: PostgresTable) -> None:
     rows = table.run("SELECT nickname, trim(card_number), plan, since FROM users ORDER BY 1")
     users = ("alice", "1", "Free", "then"), ("bob", "2", "Free", "then"), ("carl", "3", "Pro", None)
     assert rows == [*users]
+
+
+def test_nickname_that_the_column_would_cut_is_refused(table: PostgresTable) -> None:
+    """Otherwise its user would be not found."""
+    table.create(UNIQUE.replace("nickname TEXT", "nickname name"))
+    assert table.load([User("p" * 63, "1", "n" * 63)])[0][1] == 1
+    with pytest.raises(Broken, match=r"the constraint idv_staged_nickname_check$"):
+        table.load([User("p" * 64, "1", "n" * 64)])
 
 
 def test_import_refused_while_a_batch_is_inserted_logs_nothing(
