@@ -108,6 +108,8 @@ def script(options: PostgresOptions) -> str:
     for _, index, key in options.unique_indexes:
         parts.append(_INDEX.format(index=index, key=key, table=names["table"]))
     parts.append(_FUNCTION.format_map(names))
+    # The server keeps 63 bytes of a name. Otherwise each trigger would replace the one before.
+    base = base.encode()[:54].decode(errors="ignore")
     for event, rows in _ROWS.items():
         trigger = quoted(f"{base}_notify_{event}")
         parts.append(_TRIGGER.format(**names, trigger=trigger, event=event.upper(), rows=rows))

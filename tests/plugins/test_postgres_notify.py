@@ -100,6 +100,16 @@ def test_init_prints_sql_that_makes_a_table_without_warnings(
     assert applied.stdout == APPLIED
 
 
+def test_init_makes_all_triggers_of_a_table_with_a_long_name(
+    database: Database, tmp_path: Path, invoke: Invoke
+) -> None:
+    database.clear()
+    path = write_config(tmp_path, database, f", table: {'ü' * 31}")
+    assert invoke("postgres", "init", "--apply", "--name", "members", "-c", path).exit_code == 0
+    names = database.run(f"SELECT tgname FROM pg_trigger WHERE tgrelid = '{'ü' * 31}'::regclass")
+    assert len(names.splitlines()) == 4
+
+
 @pytest.mark.parametrize(
     ("backend", "arguments", "message"),
     [

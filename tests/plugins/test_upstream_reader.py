@@ -73,10 +73,7 @@ def test_missing_credentials_are_reported_as_missing(status: int) -> None:
     assert error.reason == f"refused (status {status}), and auth sets no credential"
 
 
-@pytest.mark.parametrize(
-    ("meant", "expected"),
-    [(Outcome.READ, ALICE), (Outcome.NOT_KNOWN, None)],
-)
+@pytest.mark.parametrize(("meant", "expected"), [(Outcome.READ, ALICE), (Outcome.NOT_KNOWN, None)])
 def test_status_may_be_configured_to_be_read_or_not_found(
     meant: Outcome, expected: User | None
 ) -> None:

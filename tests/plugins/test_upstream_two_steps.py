@@ -73,21 +73,13 @@ async def explained(*answers: bytes | Said, **options: Any) -> list[tuple[str, o
             "found",
             ["/cards/0012", "/users/7", "/cards/0012", "/users/8"],
         ),
-        (
-            [CARD, UNKNOWN, UNKNOWN],
-            None,
-            ["/cards/0012", "/users/7", "/cards/0012"],
-        ),
+        ([CARD, UNKNOWN, UNKNOWN], None, ["/cards/0012", "/users/7", "/cards/0012"]),
         (
             [CARD, UNKNOWN, CARD, UNKNOWN],
             "unavailable: the first response has an id, but the second has no user with this id",
             ["/cards/0012", "/users/7", "/cards/0012", "/users/7"],
         ),
-        (
-            [CARD, json_of({"error": "gone"}, 404)],
-            "broken: not_known_when is false for",
-            2,
-        ),
+        ([CARD, json_of({"error": "gone"}, 404)], "broken: not_known_when is false for", 2),
         ([json_of([{"owner": 7}])], "broken: the response is a list, not a record", 1),
         ([json_of({"owner": ".."})], "broken: the query cannot be part of a path", 1),
         ([json_of({"owner": ""})], "broken: the query cannot be sent", 1),
