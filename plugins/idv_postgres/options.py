@@ -109,7 +109,7 @@ class Columns(Options):
     plan: Name = "plan"
     """The column of plans."""
     profile_url: Name | None = None
-    """The column of profile URLs. The default is ``profile_url``, if the table has this column."""
+    """The column of profile URLs. By default ``profile_url`` in a table with this column."""
 
 
 class PoolOptions(Options):

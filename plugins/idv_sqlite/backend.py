@@ -5,16 +5,16 @@ The backend checks the file every second. A check may detect three changes:
 - The file was written through SQLite. Every connection sees the new rows. The cache is purged.
 - The file was replaced, or overwritten without SQLite (for example, by ``cp``). The backend opens
   and checks the new file, switches lookups to it, purges the cache, and closes the old connections.
-  During this check, users of a *replaced* file are found, but not cached. Lookups wait for the
-  check if they find no user, or if the file was overwritten.
+  During this check, users of a *replaced* file are found, but not cached. Lookups without
+  a user wait for the check, and so do all lookups in an *overwritten* file.
 - The file is missing or invalid. If the old file was deleted or replaced, the open connections
   still find its users, and lookups of other users raise `Unavailable` or `Broken`. If the file was
   damaged in place, the backend closes it, and every lookup raises an error. When a later check
   finds a valid file, the backend opens it.
 
-Before a lookup returns, the file's signature is compared with its signature at the last check. If
-they differ, the file is checked first, because SQLite may combine cached pages of the old content
-with pages of an overwritten file, and follow an index entry to another user's row.
+Before a lookup returns, the file's signature is compared with its signature at the last check.
+After a change, the file is checked first, because SQLite may combine cached pages of the old
+content with pages of an overwritten file, and follow an index entry to another user's row.
 """
 
 from __future__ import annotations

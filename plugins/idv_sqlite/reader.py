@@ -134,7 +134,7 @@ class Reader:
         self._serve_task = None
 
     async def _run_batch(self, lookup: LookupStatement, batch: list[_Request]) -> None:
-        """Run one statement. If it fails, run each lookup alone, as one value may be the cause."""
+        """Run one statement. After a failure, run each lookup alone, as one may be the cause."""
         found: list[list[Row]] = [[] for _ in batch]
         try:
             for place, *row in await self._execute(lookup, batch):

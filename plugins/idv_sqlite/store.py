@@ -183,7 +183,7 @@ class SqliteUserStore(UserStore):
 
 
 class SqliteTransaction(UserTransaction):
-    """A transaction in ``target``. If it is a copy, the commit renames it over ``path``."""
+    """A transaction in ``target``. The commit of a copy renames it over ``path``."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class SqliteTransaction(UserTransaction):
         self._numbers: Iterator[int] | None = None
 
     def _row_key(self, table: str) -> str:
-        """Return the column that identifies a row: a rowid or, if there is none, the nicknames."""
+        """Return the column that identifies a row: a rowid or, without a rowid, the nicknames."""
         rows = self._connection.execute("SELECT name FROM pragma_table_xinfo(?)", [table])
         columns = {name.lower() for (name,) in rows}
         for name in {"rowid", "_rowid_", "oid"} - columns:

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _CAPACITY = 262_144
 """Number of places for key ids in the table. Unused places take no memory."""
 _MAX_PROBES = 1024
-"""Maximum number of places to try for a key id, if the first places belong to other key ids."""
+"""Maximum number of places to try for a key id. Earlier places may belong to other key ids."""
 _FIELDS = 3
 """Numbers in each place of the table: hash of the key id, TAT of requests, TAT of misses."""
 _LOG_INTERVAL = 60.0

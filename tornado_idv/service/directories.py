@@ -104,7 +104,7 @@ class Directories:
     async def prepare(self, settings: Settings) -> tuple[Directory, Prepared]:
         """Return the directory for these settings, and the `Prepared` change to it.
 
-        Opens new backends; raises `StartError` if one cannot be opened.
+        Opens new backends. Raises `StartError` for a backend that cannot be opened.
         """
         # A secret in a file may select another source now, although the options are equal, and
         # again another one while backends open: the next reload then sees this change.

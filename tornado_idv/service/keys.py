@@ -39,7 +39,7 @@ _STOP_TIMEOUT = 2.0
 
 
 class Keys:
-    """Keeps all keys of the service in ``ring``. ``store`` reads the key store, if there is one."""
+    """Keeps all keys of the service in ``ring``. ``store`` reads a configured key store."""
 
     def __init__(self, kinds: Kinds) -> None:
         self.ring = KeyRing([])

@@ -125,7 +125,7 @@ def _change_and_print_token(
     """Call ``change`` to issue or rotate a key. Print the token, and then commit.
 
     If printing fails, nothing is changed. If the commit fails, a message reports that the printed
-    token is not valid or, if the store may have been changed, that it may be valid.
+    token is not valid, or that it may be valid because the store may have been changed.
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     printed = False
