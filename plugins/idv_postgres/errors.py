@@ -61,7 +61,7 @@ _OF_CLIENT = {
     ),
     (asyncpg.InternalClientError, asyncpg.InterfaceError): "the connection was lost",
 }
-"""Reasons for asyncpg's own errors. If one is a `ValueError`, the query or dsn is wrong."""
+"""Reasons for asyncpg's own errors. A `ValueError` means a wrong query or dsn."""
 
 
 class ReplacedError(Unavailable):

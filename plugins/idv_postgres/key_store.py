@@ -40,7 +40,7 @@ class PostgresKeyStore(KeyStoreLocation):
             yield database
 
     def create(self) -> bool:
-        """Create the tables in the schema ``idv_keys``. Return false if they exist already."""
+        """Create the tables in the schema ``idv_keys``. Return false for existing tables."""
         with self._connected() as database:
             return database.create()
 

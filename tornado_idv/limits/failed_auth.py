@@ -51,7 +51,7 @@ class FailedAuthLimiter:
             self._tats.cast("B")[:] = bytes(self._tats.nbytes)
 
     def acquire(self, address: str) -> Exceeded | None:
-        """Return the limit if it is exceeded. Otherwise count a failure and return ``None``.
+        """Return an exceeded limit. Without one, count a failure and return ``None``.
 
         ``address`` is in canonical form. An IPv4-mapped address is written as IPv4.
         """

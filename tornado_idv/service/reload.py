@@ -244,7 +244,7 @@ class Configuration:
     sockets: SocketFiles = field(default_factory=SocketFiles)
 
     def use(self, content: str) -> ReloadResult:
-        """Use this content of the file for new processes. If it is invalid, change nothing."""
+        """Use this content of the file for new processes. Invalid content changes nothing."""
         file = replace(self.file, content=content.encode(), named={})
         try:
             settings = file.load(self.kinds, os.environ)

@@ -196,7 +196,7 @@ def import_keys(target: Target, *, file: IO[bytes], update: bool, may_create: bo
 
 
 def _undone(stored: KeyRecord, key: KeyRecord) -> str | None:
-    """Return the reason why ``key`` must not replace ``stored``, or ``None`` if it may."""
+    """Return the reason why ``key`` must not replace ``stored``, or ``None``."""
     latest, ends = key.tokens[-1].created, {each.digest: each.end for each in key.tokens}
     lost = [each for each in stored.tokens if each.digest not in ends]
     longer = [each.end for each in stored.tokens if each.end + 1 < ends.get(each.digest, 0)]
