@@ -28,7 +28,7 @@ class _Parts(BaseModel):
 
 
 class AdminUnavailable(IdvError):
-    """The admin listener cannot be reached, or responds with an error. The message has the reason."""
+    """The admin listener is unreachable, or responds with an error. The message is the reason."""
 
 
 class WrongRequest(IdvError):
