@@ -22,17 +22,7 @@ from idv_ldap.refusals import REFUSALS, Refused
 from idv_ldap.server import Attributes, Types, check_loaded, identify, read_types, select
 from tornado_idv import Broken, LookupFailed, Unavailable
 
-_SCOPES = {
-    "base": ldap.SCOPE_BASE,
-    "onelevel": ldap.SCOPE_ONELEVEL,
-    "subtree": ldap.SCOPE_SUBTREE,
-}
 _TLS_1_2 = 0x303
-_KEEP_ALIVE = {
-    ldap.OPT_X_KEEPALIVE_IDLE: 60,
-    ldap.OPT_X_KEEPALIVE_INTERVAL: 10,
-    ldap.OPT_X_KEEPALIVE_PROBES: 3,
-}
 _START_TLS = b"\x30\x1d\x02\x01\x01\x77\x18\x80\x161.3.6.1.4.1.1466.20037"
 """The encoded StartTLS request (RFC 4511, section 4.14)."""
 _NO_ATTRIBUTES = ["1.1"]
@@ -121,7 +111,9 @@ def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
         ldap.OPT_DEREF: ldap.DEREF_NEVER,
         ldap.OPT_NETWORK_TIMEOUT: options.connect_timeout,
         ldap.OPT_TIMEOUT: options.connect_timeout,
-        **_KEEP_ALIVE,
+        ldap.OPT_X_KEEPALIVE_IDLE: 60,
+        ldap.OPT_X_KEEPALIVE_INTERVAL: 10,
+        ldap.OPT_X_KEEPALIVE_PROBES: 3,
     }
     if options.uses_tls(uri):
         tls, paths = options.tls, ssl.get_default_verify_paths()
@@ -175,10 +167,8 @@ class BoundConnection:
         ``title;lang-en``. It is empty if the server only reports that several entries match.
         """
         try:
-            if attribute is None:
-                found = await self._search(filter_, [])
-            else:
-                found = await self._search(filter_, [attribute], [_FIRST_PAGE])
+            names, controls = ([], None) if attribute is None else ([attribute], [_FIRST_PAGE])
+            found = await self._search(filter_, names, controls)
         except Ambiguous:
             return {}
         except LookupFailed as error:  # a limit of the server may apply to this search only
@@ -195,7 +185,7 @@ class BoundConnection:
         try:
             number = self._handle.search_ext(
                 options.base_dn,
-                _SCOPES[options.scope],
+                getattr(ldap, f"SCOPE_{options.scope.upper()}"),
                 filter_,
                 attributes or _NO_ATTRIBUTES,
                 serverctrls=controls,

@@ -110,12 +110,8 @@ class EntryMapper:
 
     def record(self, attributes: dict[str, list[bytes]]) -> dict[str, Any]:
         """Return the record for expressions: each attribute as a text, or a list of texts."""
-        record: dict[str, Any] = {}
-        for name, values in attributes.items():
-            texts = [_text(each) for each in values]
-            if texts:
-                record[name] = texts[0] if len(texts) == 1 else texts
-        return record
+        texts = {name: [*map(_text, values)] for name, values in attributes.items() if values}
+        return {name: each[0] if len(each) == 1 else each for name, each in texts.items()}
 
 
 def _text(value: bytes) -> str | bytes:

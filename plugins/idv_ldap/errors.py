@@ -75,7 +75,6 @@ def to_lookup_failed(error: Exception) -> LookupFailed:
     if isinstance(error, OSError):
         kind = ldap.TIMEOUT if isinstance(error, TimeoutError) else ldap.SERVER_DOWN
         return Unavailable(_UNAVAILABLE[kind])
-    reason = _UNAVAILABLE.get(type(error))
-    if reason is not None:
+    if reason := _UNAVAILABLE.get(type(error)):
         return Unavailable(reason)
     return Broken(_BROKEN.get(type(error)) or f"the server responded with {type(error).__name__}")

@@ -30,8 +30,10 @@ NOT_INSTALLED = (
 """Error if python-ldap is missing, with the command that installs it."""
 _PLACEHOLDER = re.compile(r"\{([a-z_]*)\}")
 _IN_FILTER = re.compile(r"\(\s*([A-Za-z0-9][A-Za-z0-9.-]*)[^()=]*=")
-_EXACT = re.compile(r"(?i):(caseExact\w+|2\.5\.13\.5|[\d.]+\.109\.114\.1):=[^()]*\{")
-"""Pattern of a value that is compared by ``caseExactMatch`` or ``caseExactIA5Match``."""
+EXACT = re.compile(r"(?i)caseExact\w+|octetString\w+|2\.5\.13\.(?:5|17)|[\d.]+\.109\.114\.1")
+"""Pattern of matching rules that compare case-sensitively."""
+_COMPARED = re.compile(r"(?i)\(\s*([\w.-]*)[^():=]*(?::dn)?(?::([\w.-]+))?:?=[^()]*\{")
+"""Pattern of the attribute to compare with a value, and of the matching rule, if any."""
 _URI = re.compile(r"(ldaps?)://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")
 _PORTS = {"ldap": 389, "ldaps": 636}
 
@@ -173,7 +175,7 @@ class LdapOptions(BackendOptions):
     def _check_complete(self) -> Self:
         if not self.searches:
             raise ValueError("a search is missing; write by_nickname or by_card")
-        if self.folds_nicknames and _EXACT.search(self.searches.get(ByNickname, "")):
+        if any(EXACT.fullmatch(rule) for _, rule in self.folded):
             raise ValueError("by_nickname: nickname_case is fold; remove the rule caseExactMatch")
         for uri in self.uris:
             if not self.uses_tls(uri) and not self.insecure and not is_loopback(uri):
@@ -189,6 +191,11 @@ class LdapOptions(BackendOptions):
     def uses_tls(self, uri: str) -> bool:
         """Return whether the connection to a server uses TLS."""
         return self.start_tls or uri.startswith("ldaps:")
+
+    @property
+    def folded(self) -> list[tuple[str, str]]:
+        """The attributes to compare with folded nicknames, and their rules in the filter."""
+        return _COMPARED.findall(self.searches.get(ByNickname, "")) if self.folds_nicknames else []
 
     @property
     def filter_attributes(self) -> list[str]:

@@ -13,16 +13,19 @@ import re
 import socket
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from idv_ldap.errors import ldap
-from idv_ldap.options import LdapOptions
+from idv_ldap.options import EXACT, LdapOptions
 from tornado_idv import Broken, Unavailable
 
 _log = logging.getLogger(__name__)
 _TYPE = re.compile(r"\(\s*(\S+)(?:\s+NAME\s+('[^']*'|\([^)]*\)))?")
 """Pattern for the OID and the names in an attribute type definition (RFC 4512, section 4.1.2)."""
 _NAME = re.compile(r"'([^']*)'")
+_RULE = re.compile(r"'[^']*'|\b(EQUALITY|SUP)\s+([^\s)]+)")
+"""Pattern for the equality rule and the supertype in a definition, and for its quoted texts."""
 _SYNC = b"1.3.6.1.4.1.4203.1.9.1.1"
 """The OID of the sync control (RFC 4533). OpenLDAP servers with ``syncprov`` support it."""
 _BEING_LOADED = "the server is a replica that is being loaded"
@@ -32,14 +35,16 @@ Types = dict[str, str]
 """The OIDs of attribute types. Keys are the names in lower case, and the OIDs themselves."""
 
 
-def parse_types(definitions: Iterable[bytes]) -> Types:
-    """Return the attribute types in the definitions of a schema."""
+def parse_types(definitions: Iterable[bytes]) -> tuple[Types, dict[str, dict[str, str]]]:
+    """Return the attribute types of a schema. By OID, also return each ``EQUALITY`` and ``SUP``."""
     types: Types = {}
+    rules: dict[str, dict[str, str]] = {}
     for definition in definitions:
         if found := _TYPE.match(definition.decode(errors="replace")):
             names = (found[1], *_NAME.findall(found[2] or ""))
             types |= {name.lower(): found[1] for name in names}
-    return types
+            rules[found[1]] = dict(_RULE.findall(found.string))
+    return types, rules
 
 
 def select(types: Types, attributes: Attributes, requested: Iterable[str]) -> Attributes:
@@ -69,18 +74,28 @@ def select(types: Types, attributes: Attributes, requested: Iterable[str]) -> At
 def read_types(handle: Any, options: LdapOptions, names: Iterable[str]) -> Types:
     """Return the attribute types of the server, or none if its schema is unreadable.
 
-    This function blocks. Raises `Broken` for a name in ``names`` without a type, and errors of
-    python-ldap, for example for a missing ``base_dn``.
+    This function blocks. Raises `Broken` for a name in ``names`` without a type, and for a
+    case-sensitive attribute to compare with folded nicknames. Also raises errors of python-ldap,
+    for example for a missing ``base_dn``.
     """
     places = _read(handle, options.base_dn, "subschemaSubentry", is_required=True)
     definitions: list[bytes] = []
     for place in places["subschemasubentry"]:
         schema = _read(handle, place.decode(), "attributeTypes", kind="subschema")
         definitions += schema["attributetypes"]
-    types = parse_types(definitions)
+    types, rules = parse_types(definitions)
     if not types:
         text = "backend %s: the schema cannot be read: unknown attributes are not detected"
+        if options.folded:
+            text += "; with nickname_case fold, by_nickname needs attributes that ignore case"
         _log.warning(text, options.name)
+    for name, rule in options.folded:
+        own = rules.get(types.get(name.lower(), ""), {})
+        while "EQUALITY" not in own and "SUP" in own:
+            own = rules.get(types.get(own.pop("SUP").lower(), ""), {})
+        if EXACT.fullmatch(rule or own.get("EQUALITY", "")):
+            text = f"nickname_case is fold, and {name} is compared by {own['EQUALITY']}"
+            raise Broken(f"{text}: write ({name}:caseIgnoreMatch:={{nickname}}) in by_nickname")
     for name in names if types else ():
         base = name.partition(";")[0]
         if base.lower() not in types:
@@ -127,15 +142,12 @@ def _read(
 ) -> defaultdict[str, list[bytes]]:
     """Return attributes of an entry by name in lower case, since servers differ in the case."""
     entry: defaultdict[str, list[bytes]] = defaultdict(list)
-    try:
-        found = handle.search_s(name, ldap.SCOPE_BASE, f"(objectClass={kind})", attributes)
-    except ldap.NO_SUCH_OBJECT:
-        if is_required:
-            raise
-        found = []
-    for dn, values in found:
-        if dn is not None:
-            entry.update({key.lower(): each for key, each in values.items()})
+    with nullcontext() if is_required else suppress(ldap.NO_SUCH_OBJECT):
+        for dn, values in handle.search_s(
+            name, ldap.SCOPE_BASE, f"(objectClass={kind})", attributes
+        ):
+            if dn is not None:
+                entry.update({key.lower(): each for key, each in values.items()})
     return entry
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ import pytest
 from support.databases.ldap_proxy import ldap_proxy, replacing
 from support.databases.ldap_server import BIND, OPTIONS, LdapServer, person, require
 from support.fakes.outcomes import outcome
-from tornado_idv import Broken, ByNickname, User
-from tornado_idv.kit.testing import make_backend
+from tornado_idv import Broken, ByNickname, StartError, User
 from tornado_idv.registry import open_backends
 
 require()
 
 from idv_ldap.backend import LdapBackend  # noqa: E402
+from idv_ldap.options import LdapOptions  # noqa: E402
 from idv_ldap.server import parse_types, select  # noqa: E402
 
 PERSONS = (
@@ -27,6 +28,7 @@ PERSONS = (
     person("both", "3", "title: Free", "title;lang-en: Pro"),
     person("disabled", "4", "employeeType;lang-en: disabled"),
     person("range", "5", "employeeType;lang-abcdefg: disabled"),
+    person("exact", "6", "labeledURI: Dora"),
 )
 UNSEEN = "but no expression in response uses this name: the value would be ignored"
 HIDDEN_SCHEMA = 'access to dn.base="cn=Subschema" by * none\naccess to * by * read'
@@ -34,7 +36,8 @@ HIDDEN_SCHEMA = 'access to dn.base="cn=Subschema" by * none\naccess to * by * re
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LdapServer]:
-    with LdapServer(tmp_path_factory.mktemp("ldap") / "server", PERSONS) as server:
+    types = "attributetype ( 1.1.1 NAME 'homePage' SUP labeledURI )"
+    with LdapServer(tmp_path_factory.mktemp("ldap") / "server", PERSONS, options=types) as server:
         yield server
 
 
@@ -46,17 +49,22 @@ async def found(
     *,
     bind: dict[str, str] | None = BIND,
     filter_: str = "(userid={nickname})",
+    case: str = "preserve",
 ) -> object:
     """Return the plan of a user, or why there is none."""
     options = {
         **OPTIONS,
+        "name": "staff",
+        "kind": "ldap",
         "uris": [uri],
         "bind": bind,
         "by_nickname": {"filter": filter_},
         "by_card": None,
         "response": {**OPTIONS["response"], **plan("title"), **response},
     }
-    async with open_backends([make_backend(LdapBackend, folder, **options)]) as (backend,):
+    context = {"base_dir": folder, "nickname_case": case}
+    made = LdapBackend(LdapOptions.model_validate(options, context=context))
+    async with open_backends([made]) as (backend,):
         result = await outcome(backend, ByNickname(who))
         if result != "found":
             return result
@@ -113,16 +121,42 @@ async def test_range_of_values_is_an_error(server: LdapServer, tmp_path: Path) -
     assert result == f"broken: the server returned employeeType;range=0-1499, {UNSEEN}"
 
 
+@pytest.mark.parametrize(
+    ("filter_", "refused"),
+    [
+        ("(|(uid={nickname})(labeledURI;lang-en:dn:=@{nickname}))", "labeledURI"),
+        ("(homePage={nickname})", "homePage"),
+        ("(&(!(homePage=x))(labeledURI:caseIgnoreMatch:={nickname}))", None),
+    ],
+)
+async def test_case_sensitive_attribute_is_refused_for_folded_nicknames(
+    server: LdapServer, tmp_path: Path, filter_: str, refused: str | None
+) -> None:
+    """The service looks up @dora, and the entry has Dora."""
+    text = f"{refused} is compared by caseExactMatch: write \\({refused}:caseIgnoreMatch:="
+    with pytest.raises(StartError, match=text) if refused else nullcontext():
+        name = {"nickname": "labeledURI"}
+        assert (
+            await found(tmp_path, server.uri, "dora", name, filter_=filter_, case="fold") == "Free"
+        )
+
+
 async def test_without_a_schema_names_must_be_those_of_the_server(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with LdapServer(tmp_path / "hidden", PERSONS, options=HIDDEN_SCHEMA) as server:
-        for path, expected in (
-            ("OU", "Gold"),
-            ("organizationalUnitName", f"broken: the server returned ou, {UNSEEN}"),
+        for path, expected, case in (
+            ("OU", "Gold", "fold"),
+            ("organizationalUnitName", f"broken: the server returned ou, {UNSEEN}", "preserve"),
         ):
-            assert await found(tmp_path, server.uri, "alice", plan(path)) == expected
-    assert "the schema cannot be read: unknown attributes are not detected" in caplog.text
+            result = await found(tmp_path, server.uri, "alice", plan(path), case=case)
+            assert result == expected
+            text = "the schema cannot be read: unknown attributes are not detected"
+            assert text in caplog.text
+            assert ("by_nickname needs attributes that ignore case" in caplog.text) == (
+                case == "fold"
+            )
+            caplog.clear()
 
 
 async def test_filter_by_a_type_that_others_are_derived_from(
@@ -186,7 +220,7 @@ DEFINITIONS = [
 def test_values_are_selected_by_type_and_options(
     returned: dict[str, list[bytes]], requested: list[str], expected: dict[str, list[bytes]] | None
 ) -> None:
-    types = parse_types(DEFINITIONS)
+    types, _ = parse_types(DEFINITIONS)
     if expected is None:
         with pytest.raises(Broken, match="no expression in response uses this name"):
             select(types, returned, requested)
