@@ -84,8 +84,7 @@ def _try_tls(options: LdapOptions, uri: str) -> str | None:
         context = ssl.create_default_context(cafile=options.tls.ca_file)
     except OSError:
         raise ValueError("ca_file") from None  # as python-ldap does for the other files
-    address = server.hostname, server.port
-    with socket.create_connection(address, timeout=options.connect_timeout) as sock:
+    with socket.create_connection((server.hostname, server.port), options.connect_timeout) as sock:
         if options.start_tls:
             sock.sendall(_START_TLS)
             sock.recv(1024)
@@ -141,7 +140,7 @@ class BoundConnection:
         self, handle: Any, types: Types, options: LdapOptions, place: int = 0, server: str = ""
     ) -> None:
         self._handle, self._types, self._options = handle, types, options
-        self.place, self.server, self.has_base = place, server, options.scope == "subtree"
+        self.place, self.server = place, server
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[LookupFailed] = self._loop.create_future()
         self._pending: dict[int, asyncio.Future[list[Any]]] = {}
@@ -160,15 +159,17 @@ class BoundConnection:
         found = await self._search(filter_, attributes)
         return [select(self._types, entry, attributes) for entry in found]
 
-    async def first(self, filter_: str, attribute: str | None = None) -> Attributes | None:
+    async def first(
+        self, filter_: str, attribute: str | None = None, scope: str = ""
+    ) -> Attributes | None:
         """Return any matching entry, or ``None``. Raises `Unavailable` or `Broken`.
 
-        The entry contains only ``attribute``, possibly under another name, such as
-        ``title;lang-en``. It is empty if the server only reports that several entries match.
+        ``scope`` is by default the option. The entry contains only ``attribute``, possibly under
+        another name, such as ``title;lang-en``. If the server only reports matches, it is empty.
         """
         try:
             names, controls = ([], None) if attribute is None else ([attribute], [_FIRST_PAGE])
-            found = await self._search(filter_, names, controls)
+            found = await self._search(filter_, names, controls, scope)
         except Ambiguous:
             return {}
         except LookupFailed as error:  # a limit of the server may apply to this search only
@@ -177,7 +178,7 @@ class BoundConnection:
         return found[0] if found else None
 
     async def _search(
-        self, filter_: str, attributes: list[str], controls: list[Any] | None = None
+        self, filter_: str, attributes: list[str], controls: Any = None, scope: str = ""
     ) -> list[Attributes]:
         if self.lost.done():
             raise self.lost.result().copy()
@@ -185,7 +186,7 @@ class BoundConnection:
         try:
             number = self._handle.search_ext(
                 options.base_dn,
-                getattr(ldap, f"SCOPE_{options.scope.upper()}"),
+                getattr(ldap, f"SCOPE_{(scope or options.scope).upper()}"),
                 filter_,
                 attributes or _NO_ATTRIBUTES,
                 serverctrls=controls,

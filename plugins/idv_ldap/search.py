@@ -17,6 +17,7 @@ from tornado_idv import Broken
 
 _MAX_AGE = 1.0
 """Seconds for which a successful search is evidence for "not found"."""
+_ANY = "(objectClass=*)"
 _ENTRY = "(|(!(objectClass=organizationalUnit))(hasSubordinates=TRUE))"
 """Filter for all entries except empty organizational units. On servers with ``hasSubordinates``, a
 unit with unreadable entries is not empty. ``bind.dn`` must be able to read ``objectClass``."""
@@ -63,8 +64,8 @@ class Search:
             return
         found = await connection.first(template.any, template.attribute)
         if found is None:
-            seen = not connection.has_base or await connection.first("(objectClass=*)") is not None
-            if seen and self._witness is None and await connection.first(_ENTRY) is None:
+            seen, entry = [await connection.first(each, scope="subtree") for each in (_ANY, _ENTRY)]
+            if seen is not None and entry is None and self._witness is None:
                 return
             raise Broken(
                 f"the filter finds no entry for any value ({template.any}): no such entry exists, "

@@ -235,12 +235,13 @@ NO_ENTRY = "the filter finds no entry for any value"
         ("access to * by * read", "(&(employeeNumber={card_number})(!(uid=*)))"),
     ],
 )
+@pytest.mark.parametrize("scope", ["subtree", "onelevel"])
 async def test_filter_that_finds_no_user_is_no_missing_user(
-    backend_of: Make, tmp_path: Path, acl: str, filter_: str | None
+    backend_of: Make, tmp_path: Path, acl: str, filter_: str | None, scope: str
 ) -> None:
     given = {"filter": filter_} if filter_ else SEARCHES["by_card"]
     with LdapServer(tmp_path / "server", options=acl) as server:
-        backend = backend_of(uris=[server.uri], bind=None, by_card=given)
+        backend = backend_of(uris=[server.uri], bind=None, by_card=given, scope=scope)
         async with open_backends([backend]):
             for card in (ALICE.card_number, "5"):
                 assert NO_ENTRY in await outcome(backend, ByCard(card))
