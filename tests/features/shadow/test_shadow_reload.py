@@ -268,7 +268,11 @@ async def test_removed_shadow_or_another_source_begins_again(
         await until(lambda: file.read().matches == 0)
         assert (await harness.reload(config(OLD, kept))).code is None
         await compared("@bob")
-        assert (await harness.reload(config(GATED % ("older", "A"), kept))).code is None
+        older = GATED % ("older", "A")
+        assert (await harness.reload(config(older, kept))).code is None
         await until(lambda: file.read().matches == 0)
         await compared("@carol")
+        assert (await harness.reload(config(older, kept, site="https://b.example"))).code is None
+        await until(lambda: file.read().matches == 0)
+        await compared("@dora")
     assert file.read().matches == 1

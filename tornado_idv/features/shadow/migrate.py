@@ -121,8 +121,7 @@ def check(
     compared = counted(record["users"], "user")
     blockers = []
     if record["users"] < min_users:
-        since = record["since"]
-        blockers.append(f"{compared} compared since {since}; --min-users is {min_users}")
+        blockers.append(f"{compared} compared since {record['since']}; --min-users is {min_users}")
     if abs(time.time() - contents.written) > _WRITTEN_WITHIN:
         text = "the service has not written the file since {written}: see tornado-idv health"
         blockers.append(text.format_map(record))

@@ -69,7 +69,8 @@ class ShadowsPart(Part):
             self._close_others(shadows)
             for each in shadows:
                 if each.state is not None:
-                    each.state.scope = scope_of_users([*settings.served, each.options])
+                    backends = *settings.served, each.options
+                    each.state.scope = scope_of_users(backends, *of_users(settings))
                 each.start()
             compare(directory, shadows, self._manager)
 

@@ -31,10 +31,10 @@ _OF_USERS = {"breaker", "cache_ttl", "max_concurrent", "negative_ttl", "shadow",
 """Options of a backend that do not affect its users."""
 
 
-def scope_of_users(backends: Iterable[BackendOptions]) -> bytes:
-    """Return a digest of all options that affect the users of these backends."""
+def scope_of_users(backends: Iterable[BackendOptions], *others: object) -> bytes:
+    """Return a digest of ``others``, and of all options that affect users of these backends."""
     dumps = [each.model_dump(exclude=_OF_USERS, exclude_defaults=True) for each in backends]
-    return identity_of(dumps)
+    return identity_of(dumps, *others)
 
 
 class ShadowState:
