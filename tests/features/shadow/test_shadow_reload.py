@@ -275,4 +275,6 @@ async def test_removed_shadow_or_another_source_begins_again(
         assert (await harness.reload(config(older, kept, site="https://b.example"))).code is None
         await until(lambda: file.read().matches == 0)
         await compared("@dora")
-    assert file.read().matches == 1
+        moved = kept.replace("new.db", "moved.db")
+        assert (await harness.reload(config(older, moved, site="https://b.example"))).code is None
+        await until(lambda: file.read().matches == 0)

@@ -100,12 +100,12 @@ class ShadowsPart(Part):
     def _close_others(self, shadows: Sequence[Shadow], *, discard: bool = True) -> None:
         """Make ``shadows`` the current shadows, and close all others.
 
-        With ``discard``, delete the comparisons of shadows that are no longer configured.
+        With ``discard``, delete the comparisons of shadows without their ``state`` in the settings.
         """
-        names = {each.name for each in shadows}
+        files = {(each.name, each.settings.state) for each in shadows}
         for each in set(self.shadows) - set(shadows):
             # From now on, `users import` cannot drop the comparisons of a former shadow.
-            removed = discard and each.name not in names
+            removed = discard and (each.name, each.settings.state) not in files
             closing = asyncio.create_task(each.close(discard=removed))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
