@@ -71,6 +71,27 @@ async def test_comparisons_are_written_every_few_seconds_and_at_the_end(
     assert (users(path), totals) == (2, {"missing": 1, "match": 1})
 
 
+@pytest.mark.parametrize("scope", [b"new", b"old"])
+async def test_comparisons_from_before_the_reload_of_a_worker_do_not_count(
+    path: Path, monkeypatch: pytest.MonkeyPatch, scope: bytes
+) -> None:
+    """Another worker has written with the new configuration already."""
+    monkeypatch.setattr(shadow_state, "_INTERVAL", 1e6)
+    now = [1.0]
+    first, second = (started(path, lambda: now[0]) for _ in range(2))
+    for each in (first, second):
+        each.follow(b"old")
+    await until(lambda: path.exists() and path.stat().st_size)
+    first.follow(scope)
+    await first.close()
+    now[0] = 2.0
+    second.record(ByNickname("alice"), Comparison("match", (), ALICE), 2.0)
+    now[0] = 3.0
+    second.follow(scope)
+    await second.close()
+    assert users(path) == (scope == b"old")
+
+
 async def test_removed_file_is_made_again(path: Path) -> None:
     """So that comparisons of before it do not count."""
     now = [1.0]

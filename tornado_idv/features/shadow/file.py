@@ -127,9 +127,7 @@ class ShadowFile:
     """
 
     def __init__(self, path: Path, backend: str, max_rows: int = 1_000_000) -> None:
-        self.path = path
-        self._backend = backend
-        self._max_rows = max_rows
+        self.path, self._backend, self._max_rows = path, backend, max_rows
 
     def write(
         self,

@@ -70,7 +70,7 @@ class ShadowsPart(Part):
             for each in shadows:
                 if each.state is not None:
                     backends = *settings.served, each.options
-                    each.state.scope = scope_of_users(backends, *of_users(settings))
+                    each.state.follow(scope_of_users(backends, *of_users(settings)))
                 each.start()
             compare(directory, shadows, self._manager)
 

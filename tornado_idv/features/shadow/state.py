@@ -46,11 +46,9 @@ class ShadowState:
 
     def __init__(self, path: Path, backend: str, clock: Callable[[], float] = time.time) -> None:
         self.problem: str | None = None
-        self.scope = b""
-        """The `scope_of_users` of the current settings. It is stored with the comparisons."""
+        self._scope = b""
         self._file = ShadowFile(path, backend)
-        self._backend = backend
-        self._clock = clock
+        self._backend, self._clock = backend, clock
         self._thread = DaemonThread("shadow-state")
         self._waiting = deque[Recorded](maxlen=_MAX_WAITING)
         self._dropped = self._noticed = 0
@@ -66,6 +64,12 @@ class ShadowState:
         """
         self._problem_of_shadow = problem_of_shadow
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def follow(self, scope: bytes) -> None:
+        """Set the `scope_of_users` of the current settings. It is stored with the comparisons."""
+        # The queue may have comparisons of former settings. So begin again, as after a loss.
+        self._dropped += self._scope not in (b"", scope)
+        self._scope = scope
 
     def record(self, query: Query, comparison: Comparison, began: float) -> None:
         """Queue a comparison that began at a Unix time. A mismatch triggers a write."""
@@ -115,7 +119,7 @@ class ShadowState:
         write = partial(self._file.write, waiting, self._clock(), is_complete=is_complete)
         try:
             write = partial(write, problem=self._problem_of_shadow())
-            await self._thread(lambda scope: write(scope=sealed(scope)), self.scope)
+            await self._thread(lambda scope: write(scope=sealed(scope)), self._scope)
             # If comparisons were dropped before this write, it has discarded all stored
             # comparisons. A drop during this write has the same effect in the next write.
             self._noticed = dropped
