@@ -7,6 +7,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -90,6 +91,43 @@ async def test_comparisons_from_before_the_reload_of_a_worker_do_not_count(
     second.follow(scope)
     await second.close()
     assert users(path) == (scope == b"old")
+
+
+@pytest.mark.parametrize("is_being_written", [True, False])
+async def test_comparisons_begin_again_if_the_last_ones_cannot_be_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, is_being_written: bool
+) -> None:
+    """Otherwise the match of a user who is missing now would count after the next start."""
+    writing, held = Event(), Event()
+
+    class FullDisk(sqlite3.Connection):
+        """A database without room for a journal."""
+
+        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+            journal = super().execute("PRAGMA journal_mode").fetchone()
+            if sql == "COMMIT" and journal != ("memory",):
+                writing.set()
+                held.wait()
+                raise sqlite3.OperationalError("database or disk is full")
+            return super().execute(sql, *parameters)
+
+    state = started(path)
+    state.record(ByNickname("alice"), Comparison("match", (), ALICE), 1.0)
+    await state.close()
+    assert users(path) == 1
+    state = started(path, lambda: 2.0)
+    await until(lambda: ShadowFile(path, "new").read().written == 2.0)
+    full = partial(sqlite3.connect, factory=FullDisk)
+    with monkeypatch.context() as patch:
+        patch.setattr("tornado_idv.features.shadow.file.sqlite3.connect", full)
+        state.record(ByNickname("alice"), MISSING, 2.0)
+        if is_being_written:
+            await until(writing.is_set)
+        closing = asyncio.create_task(state.close())
+        await asyncio.sleep(0)
+        held.set()
+        await closing
+    assert users(path) == 0
 
 
 async def test_removed_file_is_made_again(path: Path) -> None:

@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -158,18 +158,16 @@ class ShadowFile:
             if counted:
                 database.execute(_TRIM, [self._max_rows])
 
-    def discard(self, now: float) -> None:
+    def discard(self, now: float, journal: str = "DELETE") -> None:
         """Drop all comparisons, because an import changes the users.
 
         Later calls of `write` ignore comparisons that began before ``now``. If the file does not
-        exist, this method has no effect.
+        exist, this method has no effect. A ``journal`` in memory also works on a full disk.
         """
-        try:
+        with suppress(FileNotFoundError):
             self.path.stat()  # `exists` hides other errors, from Python 3.14 on
-        except FileNotFoundError:
-            return
-        with self._opened(now) as database:
-            _clear(database, now)
+            with self._opened(now, journal) as database:
+                _clear(database, now)
 
     def due(self, now: float, age: float, count: int) -> list[str]:
         """Return up to ``count`` queries with a mismatch or a failure at least ``age`` s ago.
@@ -177,8 +175,7 @@ class ShadowFile:
         The choice is random. In a fixed order, queries that always fail would block all others.
         """
         with self._opened() as database:
-            rows = database.execute(_DUE, [now - age, now, count])
-            return [text for (text,) in rows]
+            return [text for (text,) in database.execute(_DUE, [now - age, now, count])]
 
     def read(self) -> Contents:
         """Return the results of all compared users."""
@@ -188,8 +185,7 @@ class ShadowFile:
             ((users,),) = database.execute("SELECT count(DISTINCT user) FROM comparisons")
             days = "SELECT count(DISTINCT day) FROM totals WHERE result NOT IN (?, ?, ?)"
             ((day_count,),) = database.execute(days, [*FAILED, "source_failed"])
-            rows = database.execute("SELECT result, sum(count) FROM totals GROUP BY result")
-            totals = dict(rows.fetchall())
+            totals = dict(database.execute("SELECT result, sum(count) FROM totals GROUP BY result"))
             differing = []
             for user, place, fields, began, texts in database.execute(_DIFFERING):
                 names = sorted(set((fields or "").split(",")) - {""})
@@ -200,7 +196,9 @@ class ShadowFile:
         )
 
     @contextmanager
-    def _opened(self, now: float | None = None) -> Iterator[sqlite3.Connection]:
+    def _opened(
+        self, now: float | None = None, journal: str = "DELETE"
+    ) -> Iterator[sqlite3.Connection]:
         """Open the file for one transaction. An error rolls it back.
 
         If ``now`` is given, the transaction may write, and a missing file is created.
@@ -213,6 +211,7 @@ class ShadowFile:
             database = sqlite3.connect(uri, timeout=_BUSY_TIMEOUT, isolation_level=None, uri=True)
             with closing(database):
                 database.execute("PRAGMA secure_delete = ON")
+                database.execute(f"PRAGMA journal_mode = {journal}")
                 database.execute("BEGIN" if now is None else "BEGIN IMMEDIATE")
                 is_empty = database.execute("PRAGMA schema_version").fetchone() == (0,)
                 if is_empty and now is not None:

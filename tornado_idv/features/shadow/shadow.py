@@ -27,7 +27,7 @@ from tornado_idv.lookup.comparison import Comparison, compare
 from tornado_idv.lookup.guard import BackendCall, Guard
 from tornado_idv.lookup.source_identity import identity_of
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.model import Answer, Query, User
+from tornado_idv.model import Answer, Query
 from tornado_idv.registry import close_backend, open_backend
 from tornado_idv.units import parse_percentage
 
@@ -201,12 +201,10 @@ class Shadow:
     def _on_call(self, call: BackendCall) -> None:
         self._counters.count_backend_call(self.part, call.result, call.outcome, call.seconds)
 
-    async def _run(
-        self, guard: Guard, query: Query, source: Chain, outcome: Outcome | None
-    ) -> None:
+    async def _run(self, guard: Guard, query: Query, source: Chain, first: Outcome | None) -> None:
         began = time.time()
         try:
-            comparison = await self._compare(guard, query, source, outcome)
+            comparison = await self._compare(guard, query, source, first)
             if comparison is None:
                 self._counted["skipped"] += 1
                 return
@@ -247,7 +245,8 @@ class Shadow:
         return changed if is_known else Comparison("unverified", user=comparison.user)
 
     def _of(self, source: Outcome, target: Outcome) -> Comparison:
-        return compare(_user(source), _user(target), self.identifiers.differences)
+        one, other = (each.user if isinstance(each, Answer) else each for each in (source, target))
+        return compare(one, other, self.identifiers.differences)
 
     async def _ask_source(self, query: Query, source: Chain) -> Outcome | None:
         if self._source_lookups >= _MAX_SOURCE_LOOKUPS:
@@ -287,7 +286,3 @@ def _is_sound(guards: Iterable[Guard], query: Query) -> bool:
         return all(each.backend.problem is None for each in guards if each.is_asked(query))
     except Exception:  # noqa: BLE001 - of a plugin
         return False
-
-
-def _user(outcome: Outcome) -> User | LookupFailed | None:
-    return outcome.user if isinstance(outcome, Answer) else outcome

@@ -56,6 +56,7 @@ class ShadowState:
         self._wake = asyncio.Event()
         self._problem_of_shadow: Callable[[], str | None] = lambda: None
         self._task: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
 
     def start(self, problem_of_shadow: Callable[[], str | None] = lambda: None) -> None:
         """Create the file, because `ShadowFile.discard` ignores a missing one. Write regularly.
@@ -89,20 +90,24 @@ class ShadowState:
     async def close(self, *, discard: bool = False) -> None:
         """Write the queue and stop. With ``discard``, delete all comparisons afterwards.
 
+        If the queue cannot be written, delete them, too: the lost comparisons may contradict them.
         If the file hangs, the method gives up after 5 s.
         """
         if self._task is not None:
             self._task.cancel()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_TIMEOUT):
+                    if self._writing is not None:
+                        await self._writing
                     await self._write()
-                    if discard:
+                    if discard or self._waiting:
                         with suppress(StartError):
-                            await self._thread(self._file.discard, self._clock())
+                            await self._thread(self._file.discard, self._clock(), "MEMORY")
 
     async def _run(self) -> None:
         while True:
-            await self._write()
+            self._writing = asyncio.ensure_future(self._write())
+            await asyncio.shield(self._writing)
             await asyncio.sleep(_MIN_INTERVAL)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_INTERVAL):
