@@ -245,6 +245,7 @@ def test_failed_lookup_by_card_is_a_blocker_where_the_plan_may_differ(
 def test_shadow_that_is_not_open_is_a_blocker(read: Read, file: ShadowFile) -> None:
     fill(file, matches=3)
     file.write([], time.time(), problem="not open yet")
+    ShadowFile(file.path, "new").write([], time.time())  # by another worker
     expected = ["the service compares nothing: not open yet"]
     assert read("check", "--min-users", 1)["blockers"] == expected
 

@@ -21,7 +21,7 @@ from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.lookup.comparison import Comparison
 from tornado_idv.model import Query
 
-_APPLICATION_ID = 0x69647603
+_APPLICATION_ID = 0x69647604
 """SQLite's ``application_id`` of these files. The last digit is the version of the schema."""
 _BUSY_TIMEOUT = 5.0
 _DAY = 86400
@@ -38,8 +38,8 @@ _MATCH = STORED.index("match")
 # It is NULL for a match: an operator needs the query only for other results.
 _SCHEMA = (
     f"PRAGMA application_id = {_APPLICATION_ID}",
-    """CREATE TABLE state (
-        key BLOB, backend TEXT, scope TEXT, since REAL, written REAL, problem TEXT)""",
+    "CREATE TABLE state (key BLOB, backend TEXT, scope TEXT, since REAL, written REAL)",
+    "CREATE TABLE problems (process BLOB PRIMARY KEY, problem TEXT, at REAL)",
     "CREATE TABLE totals (day INTEGER, result TEXT, count INTEGER, PRIMARY KEY (day, result))",
     """CREATE TABLE comparisons (
         query TEXT PRIMARY KEY, user TEXT, result INTEGER, fields TEXT, began REAL, text TEXT
@@ -56,6 +56,10 @@ WHERE excluded.began >= began OR began > ?7
 _COUNT = """
 INSERT INTO totals VALUES (?, ?, ?) ON CONFLICT (day, result) DO UPDATE
 SET count = count + excluded.count
+"""
+# A problem counts until the process that has it has not written for a minute.
+_STATE = """
+SELECT since, written, (SELECT max(problem) FROM problems WHERE abs(at - written) < 60) FROM state
 """
 # Sorting all rows is slow, so one deletion removes a tenth of them. Matches are deleted first.
 _TRIM = f"""
@@ -128,6 +132,7 @@ class ShadowFile:
 
     def __init__(self, path: Path, backend: str, max_rows: int = 1_000_000) -> None:
         self.path, self._backend, self._max_rows = path, backend, max_rows
+        self._process = secrets.token_bytes(8)
 
     def write(
         self,
@@ -148,8 +153,9 @@ class ShadowFile:
             if before not in (None, scope) or since > now + _SET_BACK or not is_complete:
                 _clear(database, now)
                 since = now
-            sql = "UPDATE state SET scope = ?, written = ?, problem = ?"
-            database.execute(sql, [scope, now, problem])
+            database.execute("UPDATE state SET scope = ?, written = ?", [scope, now])
+            sql = "INSERT OR REPLACE INTO problems VALUES (?, ?, ?)"
+            database.execute(sql, [self._process, problem, now])
             counted = [each for each in comparisons if each.began >= since]
             totals = Counter((each.began // _DAY, each.comparison.result) for each in counted)
             database.executemany(_COUNT, [(*each, count) for each, count in totals.items()])
@@ -180,20 +186,17 @@ class ShadowFile:
     def read(self) -> Contents:
         """Return the results of all compared users."""
         with self._opened() as database:
-            sql = "SELECT since, written, problem FROM state"
-            ((since, written, problem),) = database.execute(sql)
+            ((since, written, problem),) = database.execute(_STATE)
             ((users,),) = database.execute("SELECT count(DISTINCT user) FROM comparisons")
-            days = "SELECT count(DISTINCT day) FROM totals WHERE result NOT IN (?, ?, ?)"
-            ((day_count,),) = database.execute(days, [*FAILED, "source_failed"])
+            sql = "SELECT count(DISTINCT day) FROM totals WHERE result NOT IN (?, ?, ?)"
+            ((days,),) = database.execute(sql, [*FAILED, "source_failed"])
             totals = dict(database.execute("SELECT result, sum(count) FROM totals GROUP BY result"))
             differing = []
             for user, place, fields, began, texts in database.execute(_DIFFERING):
                 names = sorted(set((fields or "").split(",")) - {""})
                 queries = sorted(texts.split("\n"))
                 differing.append(DifferingUser(user, STORED[place], names, began, queries))
-        return Contents(
-            since, written, problem, day_count, users - len(differing), differing, totals
-        )
+        return Contents(since, written, problem, days, users - len(differing), differing, totals)
 
     @contextmanager
     def _opened(
@@ -217,8 +220,8 @@ class ShadowFile:
                 if is_empty and now is not None:
                     for statement in _SCHEMA:
                         database.execute(statement)
-                    state = [secrets.token_bytes(32), self._backend, None, now, now, None]
-                    database.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?, ?)", state)
+                    state = [secrets.token_bytes(32), self._backend, None, now, now]
+                    database.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?)", state)
                 if database.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
                     raise self._error("not a shadow file of this version; name another file")
                 ((backend,),) = database.execute("SELECT backend FROM state")

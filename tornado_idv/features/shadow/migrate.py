@@ -70,8 +70,7 @@ def list_users(*, name: str | None, reveal: bool, config_path: Path, as_json: bo
     Without --reveal, users are shown as keyed hashes.
     """
     record, contents = _read(config_path, name, as_json=as_json)
-    users: list[Record] = []
-    lines = []
+    users, lines = list[Record](), list[str]()
     for each in contents.differing:
         compared = format_time(each.compared)
         users.append({**each._asdict(), "compared": compared})

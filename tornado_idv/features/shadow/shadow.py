@@ -111,10 +111,8 @@ class Shadow:
 
     def report(self) -> BackendReport:
         """Return the state of the backend for the admin listener."""
-        if self.guard is None:
-            report = BackendReport(self.part, self.options.kind, "closed")
-        else:
-            report = guard_report(self.guard, self._counters)
+        closed = BackendReport(self.part, self.options.kind, "closed")
+        report = guard_report(self.guard, self._counters) if self.guard else closed
         report.problem = self.problem or report.problem
         return report
 

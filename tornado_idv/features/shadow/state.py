@@ -54,7 +54,6 @@ class ShadowState:
         self._dropped = self._noticed = 0
         """Numbers of dropped comparisons: all, and those before the last successful write."""
         self._wake = asyncio.Event()
-        self._problem_of_shadow: Callable[[], str | None] = lambda: None
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Future[None] | None = None
 
@@ -95,6 +94,7 @@ class ShadowState:
         """
         if self._task is not None:
             self._task.cancel()
+            self._problem_of_shadow = lambda: None
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_TIMEOUT):
                     if self._writing is not None:
