@@ -277,9 +277,7 @@ def test_place_without_a_class_is_reported_when_it_is_used(place: str) -> None:
     ],
     ids=["dict", "list", "instance", "none", "error"],
 )
-def test_kinds_that_cannot_be_collected_are_reported(
-    kinds: Callable[[], Any], reported: str
-) -> None:
+def test_kinds_that_cannot_be_read_are_reported(kinds: Callable[[], Any], reported: str) -> None:
     class Unsuitable:
         @hookimpl
         def idv_kinds(self) -> Any:
@@ -346,9 +344,7 @@ class FailsToBuild(Recorder):
     ],
     ids=["arguments", "base", "error"],
 )
-def test_a_backend_that_cannot_be_created_is_reported(
-    kind: type[AnyBackend], reported: str
-) -> None:
+def test_backend_that_cannot_be_created_is_reported(kind: type[AnyBackend], reported: str) -> None:
     with pytest.raises(StartError, match=f"backend a cannot be created: .*{reported}"):
         build_backends(Kinds({"fake": kind}), [options("a")])
 

@@ -404,9 +404,7 @@ def test_keys_that_a_restore_makes_valid_again_are_logged(
     assert caplog.messages == []
 
 
-async def test_reload_leaves_keys_undetermined_while_the_store_cannot_be_read(
-    tmp_path: Path,
-) -> None:
+async def test_reload_leaves_keys_undetermined_while_a_store_cannot_be_read(tmp_path: Path) -> None:
     make_store(tmp_path / "keys.db", "shop")
     keys, settings = Keys(Kinds()), AuthSettings.model_construct(store=tmp_path / "keys.db")
     (await keys.prepare(settings)).commit()

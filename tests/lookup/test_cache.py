@@ -134,9 +134,7 @@ async def test_a_later_answer_replaces_an_earlier_one(
 
 
 @pytest.mark.parametrize(("answer", "room"), [(FOUND, 10), (ABSENT, 3)], ids=["found", "not found"])
-async def test_frequently_used_user_is_not_evicted(
-    ticker: Ticker, answer: Answer, room: int
-) -> None:
+async def test_often_used_user_is_not_evicted(ticker: Ticker, answer: Answer, room: int) -> None:
     """Though not each hit renews a place."""
     cache = steady_cache(LIMITS.model_copy(update={"negative_ttl": 300}), ticker)
     for number in range(room):
@@ -222,9 +220,7 @@ async def test_description_is_of_what_would_be_served(
         assert (cache.get_stale(ALICE) is not None) == (state in {"found", "stale"})
 
 
-async def test_stale_answer_from_elsewhere_replaces_none(
-    cache: AnswerCache, ticker: Ticker
-) -> None:
+async def test_stale_answer_elsewhere_replaces_none(cache: AnswerCache, ticker: Ticker) -> None:
     cache.keep_stale(ALICE, ELSEWHERE, 60)
     assert cache.get(ALICE) is None
     assert cache.get_stale(ALICE) == structs.replace(ELSEWHERE, stale=True)
@@ -449,9 +445,7 @@ async def test_result_computed_before_a_purge_is_not_stored(
     assert await fetch(cache, BOB, Source(FOUND_BOB).ask) is FOUND_BOB
 
 
-async def test_an_answer_begun_before_a_purge_does_not_end_a_later_flight(
-    cache: AnswerCache,
-) -> None:
+async def test_answer_begun_before_a_purge_does_not_end_a_later_flight(cache: AnswerCache) -> None:
     old = Source(FOUND)
     early = await held(cache, old)
     cache.apply(Purge())

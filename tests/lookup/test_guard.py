@@ -620,9 +620,7 @@ async def test_failures_are_logged_with_texts_that_can_be_folded(
 
 
 @pytest.mark.parametrize("answer", [ALICE, None], ids=["found", "not known"])
-async def test_recovery_is_logged_once(
-    caplog: pytest.LogCaptureFixture, answer: User | None
-) -> None:
+async def test_recovery_logged_once(caplog: pytest.LogCaptureFixture, answer: User | None) -> None:
     """And of a backend that fails now and then, every 10 s: these lines are not folded."""
     caplog.set_level(logging.DEBUG)
     backend, ticker = FakeBackend(), Ticker()

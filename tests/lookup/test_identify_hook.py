@@ -122,9 +122,7 @@ async def test_a_plugin_s_coroutine_that_hangs_is_cancelled_at_the_deadline() ->
     assert own.source.under_way == 0
 
 
-async def test_cancelled_lookup_is_no_failure_of_the_plugin(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_cancelled_lookup_is_no_failure_of_a_plugin(caplog: pytest.LogCaptureFixture) -> None:
     own = OwnDispatch(Answer(ALICE, "own"))
     own.source.hold()
     asked = directory(plugins=[own])

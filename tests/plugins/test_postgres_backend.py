@@ -161,9 +161,7 @@ async def test_server_that_hangs_at_the_start_is_waited_for_5_s() -> None:
     await harness.backend.close()
 
 
-async def test_outage_is_logged_once_and_so_is_the_next_one(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_outage_is_logged_once_and_so_is_the_next(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with serving() as harness:
         for _ in range(2):

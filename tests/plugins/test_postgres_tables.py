@@ -131,9 +131,7 @@ async def test_card_number_that_becomes_a_number_is_served_by_no_query(database:
             assert "has a type other than text" in await outcome(backend)
 
 
-async def test_folded_citext_is_compared_by_the_collation_of_the_database(
-    database: Database,
-) -> None:
+async def test_folded_citext_is_compared_by_collation_of_the_database(database: Database) -> None:
     """In Turkish, the small letter of I is not i. The collation of the column has no effect."""
     if int(database.run("SHOW server_version_num")) < 15_00_00:
         pytest.skip("needs PostgreSQL 15, for a database with a collation of ICU")

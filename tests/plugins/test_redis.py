@@ -430,9 +430,7 @@ LOST: dict[str, list[list[str]]] = {
 
 
 @pytest.mark.parametrize("commands", list(LOST.values()), ids=list(LOST))
-async def test_users_that_cannot_be_seen_any_more_are_unavailable(
-    commands: list[list[str]],
-) -> None:
+async def test_users_who_cannot_be_seen_any_more_are_unavailable(commands: list[list[str]]) -> None:
     with running_server() as server:
         server.write(ALICE)
         async with open_backends([backend_of(server)]) as (backend,):

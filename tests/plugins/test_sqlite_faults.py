@@ -498,9 +498,7 @@ async def test_closing_waits_for_the_check_that_reopens_the_file(
             await asyncio.wait_for(asked, timeout=5)
 
 
-async def test_a_look_that_was_asked_for_before_the_close_does_not_begin_after_it(
-    path: Path,
-) -> None:
+async def test_look_that_was_asked_for_before_the_close_does_not_begin_after_it(path: Path) -> None:
     with no_thread_left():
         async with serving(path) as backend:
             write(path.with_name("new.db"), BOB).replace(path)

@@ -96,9 +96,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 @pytest.mark.parametrize("victim", ["manager", "worker"])
-def test_all_workers_have_one_configuration_whatever_is_killed(
-    service: Service, victim: str
-) -> None:
+def test_workers_have_one_configuration_whatever_is_killed(service: Service, victim: str) -> None:
     """The new one if that was reported, the old one if it was not, and one of them otherwise."""
     old = requests = 0
     with loaded(service.process.port, REQUEST, pause=0.02) as load:

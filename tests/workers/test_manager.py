@@ -235,9 +235,7 @@ async def test_purge_is_done_only_if_the_shared_cache_has_received_it(
     assert (response.code, b"purge_pending" in response.body) == (status, status == 503)
 
 
-async def test_shared_cache_that_a_reload_removes_is_in_use_until_the_restart(
-    tmp_path: Path,
-) -> None:
+async def test_shared_cache_that_a_reload_removes_is_in_use_until_a_restart(tmp_path: Path) -> None:
     async with managed(tmp_path, config=SHARED) as harness:
         assert (await harness.reload(CONFIG)).code is None
         assert (await harness.fetch(*PURGE)).code == 503

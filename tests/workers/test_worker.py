@@ -221,9 +221,7 @@ def test_cache_is_purged_and_a_lookup_explained(worker: Worker) -> None:
     assert caches == ["found", "absent"] * 3
 
 
-def test_error_is_the_reply_to_what_fails(
-    worker: Worker, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_error_is_the_reply_to_a_failure(worker: Worker, capfd: pytest.CaptureFixture[str]) -> None:
     async def ask(address: str) -> None:
         assert await reply(address, "purge", {"card_number": 1}) == {"error": "AttributeError"}
         assert await reply(address, "purge", {"all": True}) == {"result": True}
@@ -321,9 +319,7 @@ def test_terminated_worker_asks_to_be_replaced_and_serves_on(worker: Worker) -> 
     assert worker.run(supervise)[0] == 0
 
 
-def test_worker_without_a_supervisor_stops(
-    worker: Worker, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_worker_without_supervisor_stops(worker: Worker, capfd: pytest.CaptureFixture[str]) -> None:
     def supervise(control: ControlEnd) -> None:
         control.wait_until_serving()
         control.close()

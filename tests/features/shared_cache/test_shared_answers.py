@@ -69,9 +69,7 @@ async def lifetime(asked: Directory, ticker: Ticker, seconds: float) -> bool:
     return asked.get_cached(QUERY) is not None
 
 
-async def test_an_answer_of_one_replica_serves_another_for_its_remaining_time(
-    ticker: Ticker,
-) -> None:
+async def test_answer_of_one_replica_serves_another_for_its_remaining_time(ticker: Ticker) -> None:
     async with replicas(ticker) as both:
         await both.find_in_first()
         ticker.now += 100
@@ -186,9 +184,7 @@ async def test_failures_and_degraded_answers_are_not_shared(ticker: Ticker) -> N
     assert cache.entries == {}
 
 
-async def test_a_stale_answer_of_another_replica_is_served_while_backends_fail(
-    ticker: Ticker,
-) -> None:
+async def test_stale_answer_of_another_replica_is_used_while_backends_fail(ticker: Ticker) -> None:
     async with replicas(ticker) as both:
         await both.find_in_first()
         ticker.now += 400

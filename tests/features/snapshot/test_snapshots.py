@@ -265,9 +265,7 @@ async def test_user_in_a_file_whose_write_failed_at_its_end_is_not_left_there(
 
 
 @pytest.mark.parametrize("other", ["other.snapshot", None])
-async def test_reload_without_the_file_removes_it(
-    path: Path, wall: Ticker, other: str | None
-) -> None:
+async def test_reload_without_file_removes_it(path: Path, wall: Ticker, other: str | None) -> None:
     """No purge would, and a later start with this file would bring purged users back."""
     process = Process(path, wall, Source())
     await process.directory.find(QUERY)
