@@ -164,3 +164,12 @@ async def test_user_who_is_gone_during_a_reload_is_stale_in_neither_directory(
     backend.source.answer = DOWN
     ticker.now += 31
     await failure_in(after)
+
+
+def test_purge_reaches_each_cache_of_a_replaced_directory_once(ticker: Ticker) -> None:
+    """Or the time of a purge would double with each reload during a lookup that hangs."""
+    caches = [steady_cache(LIMITS, ticker) for _ in range(5)]
+    for each in caches:
+        each.related = caches
+    caches[3].apply(Purge())
+    assert [each.purges for each in caches] == [1, 1, 1, 1, 0]
