@@ -166,6 +166,25 @@ async def test_user_who_is_gone_during_a_reload_is_stale_in_neither_directory(
     await failure_in(after)
 
 
+async def test_user_that_the_old_directory_does_not_find_is_not_cached_by_the_new_one(
+    ticker: Ticker,
+) -> None:
+    """Though a lookup in the new one still finds the user, and ends later."""
+    backend = FakeBackend()
+    previous = directory(backend, ticker=ticker)
+    gates = [backend.source.hold()]
+    callers = [await begin_in(previous, backend.source)]
+    after = directory(backend, ticker=ticker, previous=previous)
+    after.replace(previous, ["crm"])
+    backend.source.answer = USER
+    gates.append(backend.source.hold())
+    callers.append(await begin_in(after, backend.source))
+    for gate, caller, found in zip(gates, callers, (False, True), strict=True):
+        gate.set()
+        assert (await caller).found == found
+    assert after.get_cached(QUERY) is None
+
+
 def test_purge_reaches_each_cache_of_a_replaced_directory_once(ticker: Ticker) -> None:
     """Or the time of a purge would double with each reload during a lookup that hangs."""
     caches = [steady_cache(LIMITS, ticker) for _ in range(5)]

@@ -10,7 +10,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec.structs import replace
 from pydantic import Field
@@ -97,6 +97,8 @@ class AnswerCache:
         """The number of purges so far."""
         self.related = [self]
         """All caches that lookups still use, oldest first. The last is the current directory's."""
+        self.calls: dict[str, Any] = {}
+        """The running lookups whose answers may be stored, by the text of their query."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -224,8 +226,9 @@ class AnswerCache:
         entries.put(text, Entry(answer, epoch, fresh_until, refresh_at, stale_until, now))
 
     def drop_user(self, query: Query) -> None:
-        """Drop a user that a lookup no longer finds, from this cache and all `related` caches."""
+        """Drop a user that a lookup no longer finds from all `related` caches and their `calls`."""
         for each in self.related:
+            each.calls.pop(query.text, None)
             each._found.drop_user(query.text)  # noqa: SLF001 - of the same class
         if any(query.text in each for each in self.persisted):
             self.related[-1].on_purge()
@@ -242,8 +245,7 @@ class AnswerCache:
         for query in purge.queries:
             self._found.drop_user(query.text)
         for backend in purge.backends:
-            epoch = self._epochs.pop(backend, None)
-            if epoch is not None:
+            if epoch := self._epochs.pop(backend, None):
                 epoch.expired = True
         self._negative.clear()
         self._failures.clear()

@@ -58,7 +58,7 @@ class SingleFlight:
         self._look_up = look_up
         self._timeout = timeout
         self._on_outcome = on_outcome
-        self._calls: dict[str, _Call] = {}
+        self._calls: dict[str, _Call] = cache.calls
         self._tasks: set[asyncio.Task[None]] = set()  # including those of outdated calls
         self._refreshes: set[asyncio.Task[None]] = set()
         self._refresh_slots = asyncio.Semaphore(_MAX_REFRESHES)
@@ -71,8 +71,7 @@ class SingleFlight:
         stale answer. After a timeout, the next caller starts a new lookup.
         """
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        failure = self._cache.get_failure(query)
-        if failure is not None:
+        if (failure := self._cache.get_failure(query)) is not None:
             self._settle(future, query, failure)
             return future
         call = self._find(query) or self._start(query)
@@ -146,7 +145,6 @@ class SingleFlight:
                 self._cache.store_failure(query, outcome)
         elif isinstance(outcome, Answer) and not outcome.found and call.waiters:
             # Clients get this "not found", so no later client may get the user of another call.
-            self._calls.pop(query.text, None)
             self._cache.drop_user(query)
         if call.min_ttl is not None:
             self._cache.counters.refreshes["ok" if isinstance(outcome, Answer) else "failed"] += 1
