@@ -170,9 +170,7 @@ def test_open_connections_are_shown_by_state(service: Service) -> None:
     assert value("idv_connections", state="idle") == 1
 
 
-def test_connections_above_the_limit_are_counted_as_an_operation_of_their_own(
-    tmp_path: Path,
-) -> None:
+def test_connections_above_the_limit_are_counted_as_their_own_operation(tmp_path: Path) -> None:
     """Which alerts do not leave out, as they do health checks. It is exposed before the first."""
     config = WITH_ADMIN.replace("port: 0,", "port: 0, max_connections: 2,", 1)
     counted = {"operation": "connection", "code": "overloaded"}

@@ -98,9 +98,7 @@ def test_a_plain_token_is_refused_where_others_can_connect(problems_in: Problems
         ),
     ],
 )
-def test_addresses_with_plain_http_are_warned_of(
-    load_text: Load, server: str, exposed: str
-) -> None:
+def test_addresses_of_plain_http_are_warned_of(load_text: Load, server: str, exposed: str) -> None:
     settings = load_text(f"{GOOD}server: {{{server}}}\n").server
     warning = settings.warning(settings.addresses) or ": "
     begin, _, _ = warning.partition(": ")

@@ -77,9 +77,7 @@ async def test_of_two_primaries_the_one_that_most_sentinels_name_is_asked(
             assert backend.servers == [(group.address, "primary")]
 
 
-async def test_no_lookup_fails_by_a_failover_on_request_but_those_on_the_way(
-    tmp_path: Path,
-) -> None:
+async def test_no_lookup_fails_by_a_failover_on_request_but_those_under_way(tmp_path: Path) -> None:
     """The primary of before responds until it is a replica, which is later."""
     with watched(ALICE, sentinels=3, info_period=10_000) as group:
         async with opened(group, tmp_path) as backend:

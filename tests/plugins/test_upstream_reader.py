@@ -58,9 +58,7 @@ def failure(of: ResponseReader, received: Response) -> LookupFailed:
 
 @pytest.mark.parametrize(("sent", "seconds"), [("30", 30), ("900", 60), ("0", 1), ("soon", 1)])
 @pytest.mark.parametrize("status", [429, 503, 404])
-def test_failure_has_the_retry_after_of_the_response(
-    status: int, sent: str, seconds: float
-) -> None:
+def test_failure_has_the_retry_after_of_a_response(status: int, sent: str, seconds: float) -> None:
     """At most as long as no request is sent."""
     read = reader({404: Outcome.UNAVAILABLE})
     assert failure(read, response(status, Retry_After=sent)).retry_after == seconds

@@ -68,9 +68,7 @@ def late_answer(monkeypatch: pytest.MonkeyPatch, of: str = "") -> threading.Even
     return released
 
 
-async def test_address_that_is_resolved_too_late_is_dropped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_address_resolved_too_late_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     released = late_answer(monkeypatch)
     complaints: list[Any] = []
     loop = asyncio.get_running_loop()

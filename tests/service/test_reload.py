@@ -383,9 +383,7 @@ async def test_settings_that_need_a_restart_are_listed_each_time(
         assert (await harness.reload(config(A))).needs_restart == ()
 
 
-async def test_no_section_needs_a_restart_because_of_another_kind_of_backend(
-    tmp_path: Path,
-) -> None:
+async def test_no_section_needs_a_restart_for_another_kind_of_backend(tmp_path: Path) -> None:
     make_database(tmp_path / "users.db", ("alice", "4000123412341234", "Free", None))
     sqlite = "{name: users, kind: sqlite, path: users.db}"
     async with reloadable(tmp_path, config(A)) as harness:

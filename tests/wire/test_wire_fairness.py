@@ -51,9 +51,7 @@ def answered_at_once(harness: Harness, clients: list[FakeClient], data: bytes) -
     return answered
 
 
-def test_new_clients_are_served_while_authenticated_ones_pipeline(
-    make_harness: MakeHarness,
-) -> None:
+def test_new_clients_are_served_while_accepted_ones_pipeline(make_harness: MakeHarness) -> None:
     """Many pipelines make iterations long; with one start in each, new clients waited for all."""
     harness = make_harness(fast_path=False, seconds_per_request=MS)
     busy = [harness.ask(ask_for("alice")) for _ in range(40)]
@@ -159,9 +157,7 @@ def test_a_client_waits_again_after_a_bad_key(make_harness: MakeHarness) -> None
     assert [each.statuses for each in clients] == [[200, 401, 401]] * 20
 
 
-def test_clients_whose_key_lacks_the_scope_do_not_wait_one_by_one(
-    make_harness: MakeHarness,
-) -> None:
+def test_clients_whose_key_lacks_a_scope_do_not_wait_one_by_one(make_harness: MakeHarness) -> None:
     """The key is valid, so it is in the access log and bounds what the client may do."""
     harness = make_harness()
     forbidden = ask_for("alice", key=CARDS_ONLY_KEY)

@@ -61,9 +61,7 @@ def test_last_request_before_eof_is_answered(harness: Harness) -> None:
         assert client.socket.closed
 
 
-def test_rejected_head_is_cached_after_it_was_accepted(
-    make_harness: Callable[..., Harness],
-) -> None:
+def test_rejected_head_is_cached_once_it_was_accepted(make_harness: Callable[..., Harness]) -> None:
     harness = make_harness()
     client = harness.ask(ask_for("a b"), ask_for("a b"), ask_for("nob"), ask_for("nob"))
     assert client.send(ask_for("nob")).statuses == [422, 422, 404, 404, 404]

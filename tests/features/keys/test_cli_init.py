@@ -63,9 +63,7 @@ def test_printed_import_fills_the_example_of_sqlite(invoke: Invoke, tmp_path: Pa
     assert invoke("lookup", "@bob", "--config", tmp_path / "config.yaml").exit_code == 0
 
 
-def test_comment_for_editors_names_the_command_that_says_how(
-    invoke: Invoke, tmp_path: Path
-) -> None:
+def test_comment_for_editors_names_a_command_that_says_how(invoke: Invoke, tmp_path: Path) -> None:
     """A line that names the schema itself would be an error in an editor, without that file."""
     invoke("init", tmp_path)
     text = (tmp_path / "config.yaml").read_text()

@@ -416,9 +416,7 @@ def test_output_that_cannot_keep_its_group_is_not_shown_to_another_group() -> No
     assert (status.st_gid == 12345, status.st_mode & 0o777) == (False, 0o600)
 
 
-def test_invalid_identifiers_are_listed_and_never_gone(
-    reconcile: Reconcile, tmp_path: Path
-) -> None:
+def test_invalid_identifiers_are_listed_and_not_gone(reconcile: Reconcile, tmp_path: Path) -> None:
     result = reconcile(HEADER + ALICE + "7,bob,\n8,,\n9,@a b,\n", "--grace", "0s")
     record = json.loads(result.stdout)
     assert counts(result) == {"accounts": 4, "found": 1, "invalid": 3}

@@ -31,9 +31,7 @@ def test_check_warns_of_a_shadow_that_cannot_be_opened(
     assert (done.exit_code, done.stderr) == (0, "")
 
 
-def test_lookup_asks_a_shadow_only_by_its_name(
-    invoke: Invoke, config: Config, folder: Path
-) -> None:
+def test_lookup_asks_a_shadow_only_by_name(invoke: Invoke, config: Config, folder: Path) -> None:
     (folder / "new.yaml").write_text(FIXTURE.replace("Free", "New"))
     file = config(USERS, SHADOW.replace("5%", "5%, state: new.db"))
     done = invoke("lookup", "@bob", "-c", file, "--explain", "--json")
@@ -43,9 +41,7 @@ def test_lookup_asks_a_shadow_only_by_its_name(
     assert not (folder / "new.db").exists()
 
 
-def test_serve_and_status_say_what_is_a_shadow(
-    invoke: Invoke, config: Config, folder: Path
-) -> None:
+def test_serve_and_status_name_each_shadow(invoke: Invoke, config: Config, folder: Path) -> None:
     (folder / "new.yaml").write_text(FIXTURE)
     file = config(USERS, SHADOW)
     file.write_text(

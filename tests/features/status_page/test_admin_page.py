@@ -193,9 +193,7 @@ class Unavailable:
         raise OperationFailed
 
 
-async def test_sample_is_left_out_while_there_is_no_report(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_sample_is_omitted_while_there_is_no_report(caplog: pytest.LogCaptureFixture) -> None:
     operations = Unavailable()
     async with sampled(cast("Operations", operations)) as history:
         await until(lambda: operations.asked)
