@@ -290,6 +290,14 @@ def test_answer_that_is_stored_while_it_is_written_keeps_its_time() -> None:
     assert not after.is_stale(CARD)
 
 
+def test_name_that_is_added_again_takes_no_memory() -> None:
+    """As after each write that fails, for example on a full disk."""
+    texts, names = Texts(), [str(each) for each in range(50_000)]
+    for each in names * 2:
+        texts.add([each])
+    assert sum(map(len, texts._sets)) == sum(each in texts for each in names) == 50_000
+
+
 def test_cache_that_is_full_of_users_is_loaded_whole() -> None:
     before = Process(limits=CacheLimits(max_entries=3))
     for name in "abcd":

@@ -20,8 +20,8 @@ from tornado_idv.model import Answer, ByCard, ByNickname, User
 
 MARK = b"tornado-idv snapshot "
 """The first bytes of the file, equal in all versions."""
-_SET = 20_000
-"""Approximate maximum size of one set in `Texts`. A set of this size is freed in a millisecond."""
+_SETS = 257
+"""Number of sets in `Texts`: odd, as the hashes in one set must differ in their lowest bits."""
 _BEGINNING = MARK + b"1\n"
 
 
@@ -53,22 +53,21 @@ class Snapshot(Struct):
 
 
 class Texts:
-    """Nicknames and card numbers in small sets, because a large set takes long to grow and free."""
+    """Nicknames and card numbers in many sets, because a large set takes long to grow and free."""
 
     def __init__(self) -> None:
-        self._sets: list[set[str]] = [set()]
+        self._sets = [set[str]() for _ in range(_SETS)]
 
     def add(self, texts: Iterable[str]) -> None:
-        if len(self._sets[-1]) >= _SET:
-            self._sets.append(set())
-        self._sets[-1].update(texts)
+        for text in texts:
+            self._sets[hash(text) % _SETS].add(text)
 
     def __contains__(self, text: object) -> bool:
-        return any(text in each for each in self._sets)
+        return text in self._sets[hash(text) % _SETS]
 
     def clear(self) -> None:
         """Remove all texts. Their memory is freed in steps."""
-        sets, self._sets = self._sets, [set()]
+        sets, self._sets = self._sets, [set() for _ in range(_SETS)]
         take(map(set.clear, sets))
 
 
@@ -149,8 +148,7 @@ def restore(
         backend, seconds = unchanged.get(row.backend), row.until - now
         if backend is None or seconds <= 0:
             continue
-        is_name = row.text.startswith("@")
-        query = ByNickname(row.text[1:]) if is_name else ByCard(row.text)
+        query = ByNickname(row.text[1:]) if row.text.startswith("@") else ByCard(row.text)
         since = row.until - limit + offset
         cache.keep_stale(query, Answer(row.user, backend, since, encode_user(row.user)), seconds)
         count += 1
