@@ -276,6 +276,21 @@ async def test_reload_without_file_removes_it(path: Path, wall: Ticker, other: s
     assert not path.exists()
 
 
+async def test_outdated_writes_leave_no_name(path: Path, wall: Ticker) -> None:
+    """Or the file would be removed without a reason when the user is no longer found."""
+    process = Process(path, wall, Source())
+    await process.write()
+    for _ in range(2):
+        writing = asyncio.create_task(process.write())
+        await asyncio.sleep(0)
+        process.snapshots.follow(process.settings, process.directory)
+        await process.directory.find(QUERY)
+        await writing
+    process.directory.cache.store(QUERY, Answer(None))
+    await process.snapshots.purged()
+    assert path.exists()
+
+
 async def test_stop_does_not_try_again_what_fails(
     path: Path, wall: Ticker, caplog: pytest.LogCaptureFixture
 ) -> None:

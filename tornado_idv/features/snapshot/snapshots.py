@@ -205,7 +205,7 @@ class Snapshots(Part):
                 self._persisted.remove(before)
                 before.clear()
             elif is_new:
-                persisted.clear()
+                self._persisted.pop().clear()
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed
             self._fail(files, "cannot be written", error)
             return True
