@@ -34,6 +34,10 @@ def wall() -> Ticker:
     return Ticker()
 
 
+def fail(_: SnapshotFiles) -> None:
+    raise PermissionError(13, "Permission denied")
+
+
 async def test_stop_writes_and_a_failed_one_does_not(path: Path, wall: Ticker) -> None:
     process = Process(path, wall, Source())
     await process.directory.find(QUERY)
@@ -152,10 +156,6 @@ async def test_purge_is_done_once_the_file_is_removed(
     process.directory.purge(Purge(queries=(QUERY,)))
     assert await process.snapshots.purged()
     assert not path.exists()
-
-    def fail(_: SnapshotFiles) -> None:
-        raise PermissionError(13, "Permission denied")
-
     monkeypatch.setattr(SnapshotFiles, "remove", fail)
     process.directory.purge(Purge(queries=(QUERY,)))
     with pytest.raises(OperationFailed, match="cannot be removed"):
@@ -276,6 +276,21 @@ async def test_reload_without_file_removes_it(path: Path, wall: Ticker, other: s
     assert not path.exists()
 
 
+async def test_purge_removes_the_file_that_a_reload_could_not_remove(
+    path: Path, wall: Ticker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Process(path, wall, Source())
+    await process.write()
+    with monkeypatch.context() as patched:
+        patched.setattr(SnapshotFiles, "remove", fail)
+        process.snapshots.follow(settings_of(path, snapshot=None), process.directory)
+        with pytest.raises(OperationFailed):
+            await process.snapshots.purged()
+    process.directory.purge(Purge())
+    assert await process.snapshots.purged()
+    assert not path.exists()
+
+
 async def test_outdated_writes_leave_no_name(path: Path, wall: Ticker) -> None:
     """Or the file would be removed without a reason when the user is no longer found."""
     process = Process(path, wall, Source())
@@ -302,9 +317,6 @@ async def test_stop_does_not_try_again_what_fails(
 async def test_operator_who_purges_learns_that_the_file_is_still_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: SnapshotFiles) -> None:
-        raise PermissionError(13, "Permission denied")
-
     config = (
         f"{CONFIG}  - {{name: users, kind: yaml, path: users.yaml}}\ncache: {{snapshot: file}}\n"
     )

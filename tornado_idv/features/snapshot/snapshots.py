@@ -71,6 +71,7 @@ class Snapshots(Part):
         self._in_thread = DaemonThread("snapshot")
         self._path: Path | None = None
         self._files: SnapshotFiles | None = None
+        self._left: SnapshotFiles | None = None  # files that could not be removed
         self._changes = 0
         """Number of purges and reloads. If it changes during a write, the new file is outdated."""
         self._persisted: list[Texts] = [Texts()]
@@ -217,21 +218,22 @@ class Snapshots(Part):
     def _on_purge(self, directory: Directory) -> None:
         if directory is self._directory:
             self._changes += 1
-            if self._files is not None:
-                self._removal = asyncio.create_task(self._remove(self._files))
+            if files := self._files or self._left:
+                self._removal = asyncio.create_task(self._remove(files))
 
     async def _remove(self, files: SnapshotFiles) -> bool:
         try:
             await self._in_thread(files.remove)
+            self._left = None
             self._persisted[0].clear()
         except OSError as error:
+            self._left = files
             self._fail(files, "cannot be deleted, so it may still contain purged users", error)
             return False
         return True
 
     def _fail(self, files: SnapshotFiles, problem: str, error: Exception) -> None:
-        reason = getattr(error, "strerror", None) or type(error).__name__
-        text = f"{files.own}: {problem}: {reason}"
+        text = f"{files.own}: {problem}: {getattr(error, 'strerror', '') or type(error).__name__}"
         if text != self.error:
             hint = "name a file in a folder writable by this user"
             details = "" if isinstance(error, OSError) else f"\n{format_traceback(error)}"
