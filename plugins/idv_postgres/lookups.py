@@ -114,8 +114,8 @@ class Result(NamedTuple):
     @property
     def user(self) -> User | None:
         """The user in the rows, or ``None``. Raises `Broken` for several rows or an invalid row."""
-        rows = [row for row in self.rows if not (row[2] or "").startswith("@")] or self.rows[:1]
-        if len(rows) > 1:
+        rows = sorted(self.rows, key=lambda row: (row[2] or "").startswith("@"))
+        if rows[1:] and (rows[1][2] or "").lower() != f"@{rows[0][2]}".lower():
             raise Broken("two rows answer one query")
         return to_user(rows[0]) if rows else None  # for an @, an error: the user exists
 

@@ -58,7 +58,8 @@ async def test_each_of_the_lookups_in_a_batch_gets_its_own_result(
         f"CREATE TABLE users ({columns}, plan text, profile_url text);"
         "CREATE INDEX ON users (nickname); CREATE INDEX ON users (card_number);"
         "INSERT INTO users VALUES ('dave', '0400', 'Free'), ('alice', '4000123412341234', 'Free'),"
-        "  ('Bob', '1', 'Pro'), ('carol', '77', NULL), ('erin', '2', 'Free'), ('erin', '2', 'Pro');"
+        "  ('Bob', '1', 'Pro'), ('carol', '77', NULL), ('erin', '2', 'Free'), ('erin', '3', 'Pro'),"
+        "  ('@gina', '2', 'Pro');"
         "INSERT INTO users VALUES ('bob', '0012345670', 'Pro', 'https://elsewhere.example/bob')"
     )
     names = ["dave", "alice", "bob", "carol", "erin", "frank", "bob", "alice"]
