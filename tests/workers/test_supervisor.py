@@ -514,8 +514,8 @@ def test_second_signal_kills_all_processes(
 def test_overview_has_what_the_workers_reported(service: Simulation) -> None:
     service.prepare = never_serve
     service.worker(1).exit(1)
-    service.worker(2).update(address="x")
     service.advance(0.1)
+    service.worker(2).update(address="x")  # unread when the manager asks for the overview
     overview = service.overview()
     first, second = overview.pop("workers")
     assert overview.pop("started_at") == pytest.approx(service.counters.started_at)

@@ -109,12 +109,10 @@ class Manager:
             replies |= zip(map(_name, workers), asked, strict=True)
         # A worker that has ended needs no purge: its cache is gone.
         failed = [f"{name}: {each['error']}" for name, each in replies.items() if "error" in each]
-        if failed:
-            reasons = ", ".join(failed)
+        if reasons := ", ".join(failed):
             _log.error("the cache was not purged in every worker: %s", reasons)
             raise OperationFailed(f"The cache was not purged in every worker: {reasons}; try again")
-        delivered = any(each.get("result", False) for each in replies.values())
-        return delivered or self.settings.shared_cache is None
+        return not self.settings.shared_cache or any(x.get("result") for x in replies.values())
 
     async def explain(self, query: Record) -> Record:
         for worker in await self._workers():

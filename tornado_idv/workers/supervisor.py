@@ -347,6 +347,8 @@ class Supervisor:
     def _overview(self) -> Message:
         """Return the last reported state of all workers, for the manager."""
         workers, now = self._workers(), self._clock()
+        for each in workers:  # a purge must reach each worker that began before this request
+            self._receive(each, now)
         serving = {each.name for each in workers if each.phase == "ready"}
         return {
             "phase": "draining" if self._stopping else "ready" if serving else "starting",
