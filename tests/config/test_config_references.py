@@ -26,9 +26,7 @@ def owner(written: str) -> str:
         ("$TEAM {env:TEAM} $", "$TEAM {env:TEAM} $"),
     ],
 )
-def test_a_reference_to_the_environment_is_replaced(
-    load_text: Load, written: str, read: str
-) -> None:
+def test_reference_to_the_environment_is_replaced(load_text: Load, written: str, read: str) -> None:
     environ = {"TEAM": "web", "UNIT": "0012", "EMPTY": "", "NESTED": "${env:TEAM}"}
     assert load_text(owner(f"'{written}'"), environ).auth.keys[0].owner == read
 

@@ -11,6 +11,7 @@ from support.fakes.clock_and_backends import Source, running
 from tornado_idv.errors import Unavailable
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.model import Answer
 
 
 async def test_500_concurrent_callers_start_one_lookup(cache: AnswerCache) -> None:
@@ -71,11 +72,10 @@ async def test_service_shutdown_cancels_the_lookup_and_every_waiter(cache: Answe
     assert source.asked == 2
 
 
-async def test_a_flight_that_took_too_long_is_not_joined_and_its_answer_not_remembered(
-    cache: AnswerCache,
-) -> None:
-    """All who wait for it have waited for long enough."""
-    old = Source(FOUND)
+@pytest.mark.parametrize("late", [FOUND, ABSENT], ids=["found", "not found"])
+async def test_call_that_took_too_long_changes_nothing(cache: AnswerCache, late: Answer) -> None:
+    """It is not joined, and its answer is not cached."""
+    old = Source(late)
     old.hold()
     early = [fetch(cache, ALICE, old.ask, 0), begin(cache, old)]
     (flight,) = running(flights(cache))

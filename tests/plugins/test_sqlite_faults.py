@@ -468,10 +468,16 @@ async def test_users_of_a_replaced_file_are_found_while_the_new_one_is_checked(
         assert await asyncio.wait_for(by_card, timeout=5) == found
         assert not any(each.done() for each in asked)
         assert changes == []
+        assert backend._file is not None
+        slow = Held(backend._file.find)
+        monkeypatch.setattr(backend._file, "find", slow)
+        late = asyncio.create_task(backend.find(KNOWN))
+        await asyncio.wait_for(slow.has_result.wait(), timeout=5)
         held.let_go.set()
         assert await asyncio.wait_for(asyncio.gather(*asked), timeout=5) == [BOB, None]
         assert changes == ["changed"]
-        assert await backend.find(KNOWN) is None
+        slow.let_go.set()
+        assert [await late, await backend.find(KNOWN)] == [None, None]
 
 
 async def test_closing_waits_for_the_check_that_reopens_the_file(
