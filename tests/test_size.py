@@ -45,13 +45,13 @@ SIZES = {
     "plugins/idv_postgres": 2865,
     "plugins/idv_redis": 1106,
     "plugins/idv_sqlite": 1_406,  # + 13: users are found while a new file is checked
-    "plugins/idv_upstream": 2_838,
+    "plugins/idv_upstream": 2_840,  # + 2: masking takes linear time
     "plugins/idv_yaml": 418,
     "soak": 3_720,
     # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
     # modules that were parts of others; + 15 for the names in a snapshot.
     "product": 36_416,
-    "tests": 72_728,  # - 1,260: one layer for each behaviour, one helper for each set-up
+    "tests": 72_740,  # - 1,260: one layer for each behaviour, one helper for each set-up
     # In hundredths of a line.
     "tests per line of product": 199,
     # Words of Markdown outside of tests and examples.

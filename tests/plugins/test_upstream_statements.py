@@ -29,7 +29,17 @@ from support.databases.upstream_backends import (
 )
 from support.fakes.outcomes import outcome
 from support.http.scripted_server import Said, http
-from tornado_idv import Broken, LookupFailed, Query, Step, Unavailable, User, yaml_loader
+from tornado_idv import (
+    Broken,
+    ByCard,
+    ByNickname,
+    LookupFailed,
+    Query,
+    Step,
+    Unavailable,
+    User,
+    yaml_loader,
+)
 
 
 def read(document: Any, query: Query, secrets: Sequence[str] = (), **options: Any) -> object:
@@ -213,6 +223,8 @@ def test_message_of_any_error_is_logged_without_values() -> None:
     assert reason({"e": "no A.L-I C'E"}, broken_when="e", error="e").endswith(": no …")
     grouped = "4000 123, 400-012-341, 12 of 30"
     assert reason({"e": grouped}, broken_when="e", error="e").endswith(": …, …, 12 of 30")
+    spaced = reason({"e": "400  012 - 341"}, ByCard("400012341"), broken_when="e", error="e")
+    assert spaced.endswith("): …")
     long = f"token {'a1' * 495} alice"  # the message is cut within the value
     assert reason({"e": long}, broken_when="e", error="e").endswith(": token … …")
     mail = "for bob@people.example, 4000123412341234: key s3cret or pNq3x-4Zt6w8Yq1Lm0aB is invalid"
@@ -223,6 +235,8 @@ def test_message_of_any_error_is_logged_without_values() -> None:
 def test_long_message_is_masked_quickly() -> None:
     before = time.process_time()
     reason({"e": "x" * 30_000 + "alic" * 7_500}, broken_when="e", error="e")
+    dots = ByNickname("." * 60 + "&a")
+    reason({"e": "." * 60 + "&amp;a"}, dots, broken_when="e", error="e")
     assert time.process_time() - before < 0.5
 
 

@@ -50,6 +50,7 @@ _REFUSED = (401, 403, 407)
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PRIVATE = re.compile(r"\S+@\S+\.\w+|(?=[\w+=~-]*[0-9])[\w+=~-]{20,}|[0-9](?:[ .-]?[0-9]){3,}")
 """Pattern of texts to mask in an error message: mail addresses, tokens and card numbers."""
+_GAP = re.compile(r"(?<=\w)(?=\w)")
 _MAX_MESSAGE = 100
 
 
@@ -151,8 +152,9 @@ class ResponseReader:
         """Mask the requested value and secrets in the message, and truncate it."""
         for secret in sorted(self._secrets(), key=len, reverse=True):
             message = message.replace(secret, "…")
-        # The value may be in groups, such as "400 012 341".
-        requested = r"\W?".join(map(re.escape, query.text.removeprefix("@")))
+        # The value may be in groups, such as "400 012 - 341". A gap beside a character that is no
+        # letter or digit, such as a dot, would make the search take exponential time.
+        requested = r"\W{0,3}".join(map(re.escape, _GAP.split(query.text.removeprefix("@"))))
         masked = re.sub(requested, "…", message, flags=re.IGNORECASE)[: 10 * _MAX_MESSAGE]
         return f": {printable(_PRIVATE.sub('…', masked)[:_MAX_MESSAGE])}"
 
