@@ -157,6 +157,21 @@ def test_file_that_is_created_during_its_import_is_not_replaced(
     assert table.users() == {BOB}
 
 
+@pytest.mark.parametrize("mode", ["replace", "merge"])
+def test_file_that_is_replaced_during_its_import_stays(table: SqliteTable, mode: Mode) -> None:
+    """Its users would be lost, or --merge would change only the old file."""
+    table.write(BOB)
+    other = Path(shutil.copy(table.path, table.folder / "other.db"))
+    with pytest.raises(StartError, match="another program replaced the file"):
+        table.load([ALICE], mode, meanwhile=lambda: other.replace(table.path))
+    other = Path(shutil.copy(table.path, table.folder / "other.db"))
+    with table.store().transaction(in_place=True) as transaction:
+        other.replace(table.path)  # as by an import for which this one has waited
+        with pytest.raises(LookupFailed, match="another program replaced the file"):
+            transaction.insert(["nickname", "card_number", "plan"], [["carl", "3", "Free"]])
+    assert table.users() == {BOB}
+
+
 def test_new_file_is_deleted_after_an_error(table: SqliteTable) -> None:
     table.path.unlink()
     with pytest.raises(ZeroDivisionError):
