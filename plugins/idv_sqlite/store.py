@@ -50,12 +50,11 @@ def _new_file(target: Path, stack: ExitStack, *, is_new: bool) -> Path:
         raise StartError(f"{path}: cannot be written: {error.strerror}") from None
     stack.callback(os.close, descriptor)
     status = os.fstat(descriptor)
-    try:
+    is_locked = False
+    with suppress(BlockingIOError, FileNotFoundError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Another import may have renamed the file before the lock.
         is_locked = os.path.samestat(status, path.stat())
-    except (BlockingIOError, FileNotFoundError):
-        is_locked = False
     if not is_locked:
         raise StartError(f"{target}: another import is running")
     os.truncate(descriptor, 0)
@@ -66,8 +65,18 @@ def _new_file(target: Path, stack: ExitStack, *, is_new: bool) -> Path:
                 path.unlink()
 
     stack.callback(delete)
+    try:  # an empty file has rights, too
+        old = target.stat()
+        os.fchown(descriptor, old.st_uid, old.st_gid)
+        os.fchmod(descriptor, old.st_mode & 0o7777)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        raise StartError(
+            f"{target}: the new file cannot get the same owner; run the import as the file's owner"
+        ) from None
     if not is_new:
-        _copy(target, path, descriptor, stack)
+        _copy(target, path, stack)
     return path
 
 
@@ -101,19 +110,11 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _copy(target: Path, path: Path, descriptor: int, stack: ExitStack) -> None:
-    """Copy the database with owner and mode. Lock other writers out until the end of ``stack``."""
+def _copy(target: Path, path: Path, stack: ExitStack) -> None:
+    """Copy the database. Lock other writers out until the end of ``stack``."""
     lock, source = (stack.enter_context(_connected(target)) for _ in range(2))
     # SQLite does not copy from a connection with a write transaction, so there are two.
     lock.execute("BEGIN IMMEDIATE")
-    status = target.stat()
-    try:
-        os.fchown(descriptor, status.st_uid, status.st_gid)
-    except OSError:
-        raise StartError(
-            f"{target}: the new file cannot get the same owner; run the import as the file's owner"
-        ) from None
-    os.fchmod(descriptor, status.st_mode & 0o7777)
     with closing(sqlite3.connect(path)) as copy:
         copy.executescript(_NO_JOURNAL)
         source.backup(copy)
@@ -158,8 +159,7 @@ class SqliteUserStore(UserStore):
         """Begin a transaction in the file, or in a copy that the commit renames over the file."""
         # The target of a symbolic link is replaced, not the link.
         path = Path(os.path.realpath(self.options.path))
-        file_id = _file_id(path)
-        is_new = file_id is None
+        is_new = (file_id := _file_id(path)) is None
         with ExitStack() as stack:
             with _mapped_errors():
                 table = None if is_new else check(self.options)

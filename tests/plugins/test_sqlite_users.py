@@ -172,6 +172,14 @@ def test_file_that_is_replaced_during_its_import_stays(table: SqliteTable, mode:
     assert table.users() == {BOB}
 
 
+def test_empty_file_keeps_its_mode(table: SqliteTable) -> None:
+    """Its owner may have created it for a user of the service only: the users are personal data."""
+    table.path.write_bytes(b"")
+    table.path.chmod(0o600)
+    table.load([ALICE])
+    assert (table.users(), table.path.stat().st_mode & 0o777) == ({ALICE}, 0o600)
+
+
 def test_new_file_is_deleted_after_an_error(table: SqliteTable) -> None:
     table.path.unlink()
     with pytest.raises(ZeroDivisionError):
