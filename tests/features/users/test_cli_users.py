@@ -301,6 +301,19 @@ def test_dry_run_lists_who_would_change_and_changes_nothing(
         assert record["dry_run"] == (option == "--dry-run")
 
 
+def test_list_on_a_read_only_file_system_is_imported(
+    users: Users, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row is rejected, so nothing is written next to it."""
+
+    def fail(*_: object, **__: object) -> None:  # as Linux does, also for a missing file
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "users.csv.rejected")
+
+    monkeypatch.setattr(Path, "unlink", fail)
+    done = users("import", source(lines(ALICE)), "--to", "people", "--json")
+    assert changes(done) == (1, 1, 0, 0, 0)
+
+
 def test_users_whose_rows_are_rejected_are_kept_and_counted(
     users: Users, source: Source, path: Path
 ) -> None:
