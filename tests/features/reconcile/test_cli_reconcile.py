@@ -308,6 +308,17 @@ def test_no_file_is_written_if_one_cannot_be(
     assert written == {"accounts.csv", "key"}
 
 
+def test_read_error_in_the_list_is_reported(
+    invoke: Invoke, double: IdentityService, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text(double.key)
+    options = ("--url", double.url, "--key-file", tmp_path / "key", "--grace", "0s")
+    result = invoke("reconcile", "/proc/self/mem", *options, "--output", tmp_path / "o", "--json")
+    message = json.loads(result.stdout)["problems"][0]["message"]
+    assert message == "/proc/self/mem: cannot be read: Input/output error"
+    assert (result.exit_code, (tmp_path / "o").exists()) == (3, False)
+
+
 @pytest.mark.parametrize("since", ["2999-01-01T00:00:00Z", "x", "0001-01-01T00:00:00", 5])
 def test_absence_from_the_future_begins_again_and_another_state_is_refused(
     reconcile: Reconcile, tmp_path: Path, since: object

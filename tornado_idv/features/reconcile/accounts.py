@@ -9,6 +9,7 @@ from typing import IO, Literal, NamedTuple
 
 from tornado_idv import strict_json
 from tornado_idv.errors import ConfigError, Problem
+from tornado_idv.features.reconcile.state import UndeterminedError
 
 By = Literal["input", "nickname", "card"]
 _CUT = (
@@ -34,8 +35,8 @@ class AccountReader:
     """An iterable that reads accounts row by row. ``name`` is the file name for messages.
 
     Without ``column``, each line is an identifier. Otherwise, the file is JSON Lines if it begins
-    with ``{``, or else CSV. ``column`` names the member or column with the identifier. ``header``
-    is the header line of CSV. The iteration raises `ConfigError` for an invalid row.
+    with ``{``, or else CSV. ``column`` is the member or column with the identifier, and ``header``
+    the header line of CSV. Raises `ConfigError`, and `UndeterminedError` if a read fails.
     """
 
     def __init__(
@@ -66,11 +67,14 @@ class AccountReader:
             yield Account(number, identifier, text)
 
     def _lines(self) -> Iterator[str]:
-        for number, line in enumerate(self._source, start=1):
-            if not strict_json.is_unicode(line):
-                raise self._problem(number, "not UTF-8")
-            self._taken.append(line)
-            yield line
+        try:
+            for number, line in enumerate(self._source, start=1):
+                if not strict_json.is_unicode(line):
+                    raise self._problem(number, "not UTF-8")
+                self._taken.append(line)
+                yield line
+        except OSError as error:
+            raise UndeterminedError(f"{self._name}: cannot be read: {error.strerror}") from None
 
     def _take(self) -> str:
         """Return the text of the lines read since the last call, with a line break at the end."""
@@ -90,8 +94,7 @@ class AccountReader:
             line = rows.line_num + 1
             for row in rows:
                 if row and len(row) != len(names):
-                    what = f"{len(row)} fields, and the header has {len(names)}"
-                    raise self._problem(line, what)
+                    raise self._problem(line, f"{len(row)} fields, and the header has {len(names)}")
                 if row:
                     yield line, row[names.index(column)]
                 else:

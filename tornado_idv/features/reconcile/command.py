@@ -194,9 +194,7 @@ def reconcile(
         open_source(accounts) as source,
         locked(state_file) if state_file else nullcontext(),
     ):
-        before = State("", {}, ())
-        if state_file:
-            before = State.load(state_file, column or "", time())
+        before = State.load(state_file, column or "", time()) if state_file else State("", {}, ())
         reader = AccountReader(source, accounts, column, by, DELIMITERS[delimiter])
         run = Run(
             client,
