@@ -401,8 +401,11 @@ def test_utf_16_file_of_sqlite_is_imported_into(users: Users, source: Source, pa
     assert users("export", "--from", "people").stdout == lines(ALICE, BOB, plan)
 
 
-def test_terminated_import_says_and_changes_nothing(users: Users, folder: Path, path: Path) -> None:
-    """SIGTERM comes while rows are read, from a pipe that stays open."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_terminated_import_says_and_changes_nothing(
+    users: Users, folder: Path, path: Path, number: signal.Signals
+) -> None:
+    """The signal comes while rows are read, from a pipe that stays open."""
     sqlite_databases.write(path, BOB)
     before, pipe, ended = path.read_bytes(), folder / "list.csv", threading.Event()
     os.mkfifo(pipe)
@@ -412,7 +415,7 @@ def test_terminated_import_says_and_changes_nothing(users: Users, folder: Path, 
             file.write((HEADER + ALICE_ROW).encode())
             while fcntl.ioctl(file, termios.FIONREAD, bytes(4)) != bytes(4):
                 time.sleep(0.001)
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             ended.wait(10)
 
     writer = threading.Thread(target=write_and_terminate)
@@ -420,7 +423,7 @@ def test_terminated_import_says_and_changes_nothing(users: Users, folder: Path, 
     done = users("import", pipe, "--to", "people")
     ended.set()
     writer.join()
-    assert (done.exit_code, done.output) == (128 + signal.SIGTERM, "")
+    assert (done.exit_code, done.output) == (128 + number, "")
     assert path.read_bytes() == before
 
 
