@@ -308,6 +308,19 @@ def test_no_file_is_written_if_one_cannot_be(
     assert written == {"accounts.csv", "key"}
 
 
+@pytest.mark.parametrize("header", [HEADER, "id,\x1b]0;title\a\n"])
+def test_control_characters_of_the_list_are_escaped_in_errors(
+    reconcile: Reconcile, header: str
+) -> None:
+    """A terminal would obey them, and a user of the application may have chosen the name."""
+    result = reconcile(f"{header}1,\x1b]0;title\a,\n", "--max-invalid", "0")
+    message = json.loads(result.stdout)["problems"][0]["message"]
+    assert (result.exit_code, r"\x1b]0;title\x07" in message) == (
+        1 if header == HEADER else 2,
+        True,
+    )
+
+
 def test_read_error_in_the_list_is_reported(
     invoke: Invoke, double: IdentityService, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import IO, Literal, NamedTuple
 from tornado_idv import strict_json
 from tornado_idv.errors import ConfigError, Problem
 from tornado_idv.features.reconcile.state import UndeterminedError
+from tornado_idv.interfaces.command_tools import printable
 
 By = Literal["input", "nickname", "card"]
 _CUT = (
@@ -28,7 +29,7 @@ class Account(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        return f"line {self.line}: {self.identifier}"
+        return f"line {self.line}: {printable(self.identifier)}"
 
 
 class AccountReader:
@@ -48,9 +49,8 @@ class AccountReader:
         self._taken: list[str] = []
 
     def __iter__(self) -> Iterator[Account]:
-        lines = self._lines()
-        first = next(lines, "")
-        lines = chain([first] if first else [], lines)
+        first = next(unread := self._lines(), "")
+        lines = chain([first] if first else [], unread)
         rows: Iterator[tuple[int, str]]
         if self._column is None:
             rows = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
@@ -88,7 +88,7 @@ class AccountReader:
         try:
             names = next(rows, [])
             if names.count(column) != 1:
-                known = ", ".join(names)
+                known = printable(", ".join(names)[:500])
                 raise self._problem(1, f"the header must have {column} once; it has {known}")
             self.header = self._take()
             line = rows.line_num + 1
