@@ -53,10 +53,10 @@ def _new_file(target: Path, stack: ExitStack, *, is_new: bool) -> Path:
     is_locked = False
     with suppress(BlockingIOError, FileNotFoundError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Another import may have renamed the file before the lock.
-        is_locked = os.path.samestat(status, path.stat())
+        # Another import may have renamed the file before the lock. A hard link is another file.
+        is_locked = os.path.samestat(status, path.stat()) and status.st_nlink == 1
     if not is_locked:
-        raise StartError(f"{target}: another import is running")
+        raise StartError(f"{target}: another import is running, or {path.name} is a hard link")
     os.truncate(descriptor, 0)
 
     def delete() -> None:

@@ -8,7 +8,7 @@ import os
 import shutil
 import sqlite3
 import stat
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import ClassVar
@@ -230,11 +230,20 @@ def test_file_that_the_service_would_refuse_does_not_get_the_name(table: SqliteT
     assert table.users() == set()
 
 
-def test_link_in_place_of_the_hidden_file_is_not_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("link", "message"),
+    [
+        (os.symlink, r"\.people\.db\.import: cannot be written"),
+        (os.link, r"or \.people\.db\.import is a hard link"),
+    ],
+)
+def test_link_in_place_of_the_hidden_file_is_not_followed(
+    tmp_path: Path, link: Callable[[Path, Path], None], message: str
+) -> None:
     table, victim = SqliteTable(tmp_path), tmp_path / "victim"
     victim.write_text("kept")
-    table.path.with_name(".people.db.import").symlink_to(victim)
-    with pytest.raises(StartError, match=r"\.people\.db\.import: cannot be written"):
+    link(victim, table.path.with_name(".people.db.import"))
+    with pytest.raises(StartError, match=message):
         table.load([ALICE])
     assert victim.read_text() == "kept"
 
