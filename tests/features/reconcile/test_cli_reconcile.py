@@ -308,6 +308,20 @@ def test_no_file_is_written_if_one_cannot_be(
     assert written == {"accounts.csv", "key"}
 
 
+def test_user_who_is_found_in_a_refused_run_begins_the_grace_again(
+    reconcile: Reconcile, double: IdentityService, now: Now, tmp_path: Path
+) -> None:
+    """Parts of the directory are lost on some days: first of Bob, then of Carol, then of Bob."""
+    assert reconcile(HEADER + BOB + CAROL).exit_code == 0
+    now(2)
+    double.add(User("Free", "4002", "@bob"))
+    assert reconcile(HEADER + BOB + CAROL, "--max-gone", "0").exit_code == 1
+    double.reset()
+    now(4)
+    assert reconcile(HEADER + BOB + CAROL).exit_code == 0
+    assert rows(tmp_path) == CAROL
+
+
 @pytest.mark.parametrize("header", [HEADER, "id,\x1b]0;title\a\n"])
 def test_control_characters_of_the_list_are_escaped_in_errors(
     reconcile: Reconcile, header: str
