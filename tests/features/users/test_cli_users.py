@@ -427,6 +427,13 @@ def test_terminated_import_says_and_changes_nothing(
     assert path.read_bytes() == before
 
 
+def test_export_does_not_replace_the_database(users: Users, path: Path) -> None:
+    sqlite_databases.write(path, ALICE)
+    done = users("export", "--from", "people", path)
+    assert (done.exit_code, "a SQLite database; name another file" in done.stderr) == (3, True)
+    assert users("export", "--from", "people").stdout == lines(ALICE)
+
+
 def test_export_does_not_replace_a_pipe(users: Users, folder: Path, path: Path) -> None:
     sqlite_databases.write(path, ALICE)
     os.mkfifo(pipe := folder / "pipe.csv")
