@@ -59,10 +59,8 @@ def test_address_that_cannot_be_bound_is_refused(problems_in: ProblemsIn, load_t
     text = "the path of a Unix socket may have at most 107 bytes"
     assert problems_in(listening(f"unix:/{'x' * 107}")) == [f"3:19: server.listen[0]: {text}"]
     assert load_text(listening(f"unix:/{'x' * 106}", "[::1]:0", "[::1]:0")).server.addresses
-    text = "this address is listed twice, see line 3"
-    for each in "unix:s", "[::1]:80":
-        (problem,) = problems_in(listening(each, each))
-        assert problem.endswith(f": server.listen[1]: {text}")
+    (problem,) = problems_in(listening("unix:s", "unix:s"))
+    assert problem.endswith(": server.listen[1]: this address is listed twice, see line 3")
 
 
 @pytest.mark.parametrize("address", ["{a: b}", "[a]"])

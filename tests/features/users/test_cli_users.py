@@ -301,11 +301,9 @@ def test_dry_run_lists_who_would_change_and_changes_nothing(
         assert record["dry_run"] == (option == "--dry-run")
 
 
-def test_list_on_a_read_only_file_system_is_imported(
+def test_list_without_rejected_rows_may_be_on_a_read_only_file_system(
     users: Users, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No row is rejected, so nothing is written next to it."""
-
     def fail(*_: object, **__: object) -> None:  # as Linux does, also for a missing file
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), "users.csv.rejected")
 
@@ -402,9 +400,7 @@ def test_utf_16_file_of_sqlite_is_imported_into(users: Users, source: Source, pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_terminated_import_says_and_changes_nothing(
-    users: Users, folder: Path, path: Path, number: signal.Signals
-) -> None:
+def test_terminated_import_is_undone(users: Users, folder: Path, path: Path, number: int) -> None:
     """The signal comes while rows are read, from a pipe that stays open."""
     sqlite_databases.write(path, BOB)
     before, pipe, ended = path.read_bytes(), folder / "list.csv", threading.Event()
