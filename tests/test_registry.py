@@ -67,8 +67,6 @@ class OtherBackend(Recorder):
 
 
 class Offering:
-    """A plugin that offers kinds."""
-
     def __init__(self, **kinds: type[AnyBackend] | str) -> None:
         self._kinds = kinds
 
@@ -78,8 +76,6 @@ class Offering:
 
 
 class Plain:
-    """An observer as it should be."""
-
     @hookimpl
     def idv_lookup_finished(self, outcome: Answer | LookupFailed) -> None:
         """Hears it."""
@@ -94,16 +90,12 @@ class Waiting:
 
 
 class Wrapping:
-    """An observer around the others."""
-
     @hookimpl(wrapper=True)
     def idv_lookup_finished(self, outcome: Answer | LookupFailed) -> Iterator[None]:
         yield
 
 
 class WrappingInTheOldWay:
-    """An observer around the others."""
-
     @hookimpl(hookwrapper=True)
     def idv_lookup_finished(self, outcome: Answer | LookupFailed) -> Iterator[None]:
         yield

@@ -1,4 +1,4 @@
-"""Protection of a commit from SIGINT and SIGTERM."""
+"""Protection of a commit from SIGINT, SIGTERM and SIGHUP."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import signal
 
 
 def ignore_signals() -> None:
-    """Ignore SIGINT and SIGTERM until the end of the process. Call this in the main thread.
+    """Ignore SIGINT, SIGTERM and SIGHUP until the end of the process. Call this in the main thread.
 
     A command calls this during a commit, so that it can still report the result.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

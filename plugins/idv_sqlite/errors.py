@@ -9,6 +9,7 @@ import sqlite3
 
 from tornado_idv import Broken, LookupFailed, Unavailable
 
+REPLACED = "another program replaced the file during the import; nothing was changed; import again"
 _BROKEN = {
     sqlite3.SQLITE_CORRUPT: "the database is damaged",
     sqlite3.SQLITE_NOTADB: "the file is not a database",
@@ -25,6 +26,7 @@ _UNAVAILABLE = {
     sqlite3.SQLITE_LOCKED: "the database is locked",
 }
 _UNAVAILABLE_EXTENDED = {
+    sqlite3.SQLITE_READONLY_DBMOVED: REPLACED,
     **dict.fromkeys(
         (
             sqlite3.SQLITE_READONLY_CANTINIT,

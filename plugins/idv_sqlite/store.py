@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import chain, count, islice
 from pathlib import Path
 
-from idv_sqlite.errors import to_write_failed
+from idv_sqlite.errors import REPLACED, to_write_failed
 from idv_sqlite.openfile import OpenFile
 from idv_sqlite.options import SqliteOptions
 from idv_sqlite.reader import read_only_uri
@@ -29,6 +29,7 @@ _BUSY_TIMEOUT = 10.0
 _ROWS_AT_ONCE = 1000
 _CACHE = -40 * 1024
 """The size of SQLite's page cache. A negative number means KiB."""
+_NO_JOURNAL = "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF"
 _MOUNTED = (errno.EBUSY, errno.EXDEV)
 _NOT_DURABLE = (
     "the users were changed, but whether the change survives a crash of the machine could not be "
@@ -49,14 +50,13 @@ def _new_file(target: Path, stack: ExitStack, *, is_new: bool) -> Path:
         raise StartError(f"{path}: cannot be written: {error.strerror}") from None
     stack.callback(os.close, descriptor)
     status = os.fstat(descriptor)
-    try:
+    is_locked = False
+    with suppress(BlockingIOError, FileNotFoundError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Another import may have renamed the file before the lock.
-        is_locked = os.path.samestat(status, path.stat())
-    except (BlockingIOError, FileNotFoundError):
-        is_locked = False
+        # Another import may have renamed the file before the lock. A hard link is another file.
+        is_locked = os.path.samestat(status, path.stat()) and status.st_nlink == 1
     if not is_locked:
-        raise StartError(f"{target}: another import is running")
+        raise StartError(f"{target}: another import is running, or {path.name} is a hard link")
     os.truncate(descriptor, 0)
 
     def delete() -> None:
@@ -65,8 +65,18 @@ def _new_file(target: Path, stack: ExitStack, *, is_new: bool) -> Path:
                 path.unlink()
 
     stack.callback(delete)
+    try:  # an empty file has rights, too
+        old = target.stat()
+        os.fchown(descriptor, old.st_uid, old.st_gid)
+        os.fchmod(descriptor, old.st_mode & 0o7777)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        raise StartError(
+            f"{target}: the new file cannot get the same owner; run the import as the file's owner"
+        ) from None
     if not is_new:
-        _copy(target, path, descriptor, stack)
+        _copy(target, path, stack)
     return path
 
 
@@ -100,31 +110,23 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _copy(target: Path, path: Path, descriptor: int, stack: ExitStack) -> None:
-    """Copy the database with owner and mode. Lock other writers out until the end of ``stack``."""
+def _copy(target: Path, path: Path, stack: ExitStack) -> None:
+    """Copy the database. Lock other writers out until the end of ``stack``."""
     lock, source = (stack.enter_context(_connected(target)) for _ in range(2))
     # SQLite does not copy from a connection with a write transaction, so there are two.
     lock.execute("BEGIN IMMEDIATE")
-    status = target.stat()
-    try:
-        os.fchown(descriptor, status.st_uid, status.st_gid)
-    except OSError:
-        raise StartError(
-            f"{target}: the new file cannot get the same owner; run the import as the file's owner"
-        ) from None
-    os.fchmod(descriptor, status.st_mode & 0o7777)
     with closing(sqlite3.connect(path)) as copy:
-        copy.execute("PRAGMA journal_mode = OFF")
-        copy.execute("PRAGMA synchronous = OFF")
+        copy.executescript(_NO_JOURNAL)
         source.backup(copy)
 
 
-def _is_missing(path: Path) -> bool:
-    """Return whether there is no file at the path, or only an empty file."""
+def _file_id(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of the file at the path, or ``None`` for no or an empty file."""
     try:
-        return path.stat().st_size == 0  # `exists` hides other errors, from Python 3.14 on
+        status = path.stat()  # `exists` hides other errors, from Python 3.14 on
     except FileNotFoundError:
-        return True
+        return None
+    return (status.st_dev, status.st_ino) if status.st_size else None
 
 
 class SqliteUserStore(UserStore):
@@ -157,7 +159,7 @@ class SqliteUserStore(UserStore):
         """Begin a transaction in the file, or in a copy that the commit renames over the file."""
         # The target of a symbolic link is replaced, not the link.
         path = Path(os.path.realpath(self.options.path))
-        is_new = _is_missing(path)
+        is_new = (file_id := _file_id(path)) is None
         with ExitStack() as stack:
             with _mapped_errors():
                 table = None if is_new else check(self.options)
@@ -169,8 +171,8 @@ class SqliteUserStore(UserStore):
                     raise StartError(f"{path}: remove the -wal or -journal of the old database")
                 target = _new_file(path, stack, is_new=is_new) if is_copy else path
                 connection = stack.enter_context(_connected(target))
-                transaction = SqliteTransaction(self, connection, table, path, target)
-            yield transaction
+                changes = SqliteTransaction(self, connection, table, path, target, file_id=file_id)
+            yield changes
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[sqlite3.Connection, Table]]:
@@ -192,20 +194,20 @@ class SqliteTransaction(UserTransaction):
         table: Table | None,
         path: Path,
         target: Path,
+        *,
+        file_id: tuple[int, int] | None,
     ) -> None:
         self._store, self._connection = store, connection
-        self._path, self._target = path, target
+        self._path, self._target, self._file_id = path, target, file_id
         options = store.options
         self._table, self._is_new = quoted(options.table), table is None
         new = {field: quoted(name) for field, name in options.column_names.items()}
         self._columns = table.columns if table else new
         self.has_profile_url = "profile_url" in self._columns
         connection.execute(f"PRAGMA cache_size = {_CACHE}")
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA foreign_keys = ON")
+        connection.executescript("PRAGMA trusted_schema = OFF; PRAGMA foreign_keys = ON")
         if target != path:  # the copy needs no journal: a failure deletes it
-            connection.execute("PRAGMA journal_mode = OFF")
-            connection.execute("PRAGMA synchronous = OFF")
+            connection.executescript(_NO_JOURNAL)
         connection.execute("BEGIN IMMEDIATE")
         if self._is_new:
             columns = ", ".join(
@@ -268,21 +270,18 @@ class SqliteTransaction(UserTransaction):
         with _mapped_errors():
             if self._is_new:
                 self._create_indexes()
-            if self._target == self._path:
-                self._store.ignore_signals()
+            if self._target != self._path:
                 self._connection.execute("COMMIT")
-                return
-            self._connection.execute("COMMIT")
-            self._connection.close()
-            # A file that the service rejects must not replace the file in use.
-            check(self._store.options.model_copy(update={"path": self._target}))
-            if self._is_new and not _is_missing(self._path):
-                raise StartError(
-                    f"{self._path}: another writer created this file during the import; nothing "
-                    "was changed; import again"
-                )
+                self._connection.close()
+                # A file that the service rejects must not replace the file in use.
+                check(self._store.options.model_copy(update={"path": self._target}))
+            if _file_id(self._store.options.path) != self._file_id:  # a link may lead elsewhere now
+                raise StartError(f"{self._path}: {REPLACED}")
             self._store.ignore_signals()
-            _rename(self._target, self._path)
+            if self._target != self._path:
+                _rename(self._target, self._path)
+            else:
+                self._connection.execute("COMMIT")
 
     def _create_indexes(self) -> None:
         """Create the unique indexes of a new table. This is faster after its rows are inserted."""

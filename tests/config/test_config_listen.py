@@ -54,6 +54,15 @@ def test_name_of_an_abstract_socket_is_refused(problems_in: ProblemsIn, load_tex
     assert load_text(listening("unix:./@idv")).server.addresses[0].path is not None
 
 
+def test_address_that_cannot_be_bound_is_refused(problems_in: ProblemsIn, load_text: Load) -> None:
+    """Otherwise the service would not start, although `check` had passed."""
+    text = "the path of a Unix socket may have at most 107 bytes"
+    assert problems_in(listening(f"unix:/{'x' * 107}")) == [f"3:19: server.listen[0]: {text}"]
+    assert load_text(listening(f"unix:/{'x' * 106}", "[::1]:0", "[::1]:0")).server.addresses
+    (problem,) = problems_in(listening("unix:s", "unix:s"))
+    assert problem.endswith(": server.listen[1]: this address is listed twice, see line 3")
+
+
 @pytest.mark.parametrize("address", ["{a: b}", "[a]"])
 def test_an_item_is_text(problems_in: ProblemsIn, address: str) -> None:
     text = f"{GOOD}server: {{listen: ['127.0.0.1:1', {address}]}}\n"

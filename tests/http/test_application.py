@@ -21,8 +21,6 @@ from tornado_idv.http.serving import Serving
 
 
 class Whole(RequestHandler):
-    """Responds with what it received."""
-
     def get(self) -> None:
         self.finish(self.get_argument("name", "no name"))
 
@@ -31,8 +29,6 @@ class Whole(RequestHandler):
 
 
 class Streamed(RequestHandler):
-    """Responds in parts, without a length."""
-
     async def get(self) -> None:
         for part in ("one", "", "two"):
             self.write(part)
@@ -40,8 +36,6 @@ class Streamed(RequestHandler):
 
 
 class NoContent(RequestHandler):
-    """Has nothing to send."""
-
     def get(self) -> None:
         self.set_status(204)
 

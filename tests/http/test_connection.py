@@ -311,7 +311,6 @@ async def test_drain_closes_a_connection_whose_first_request_the_fast_path_knows
 
 
 async def test_connection_accepted_before_a_drain_has_a_second_for_its_request() -> None:
-    """As those that were there already."""
     async with connected_client() as client:
         client.control.may_answer.clear()
         client.send(POST)

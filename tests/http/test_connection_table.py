@@ -9,8 +9,6 @@ from tornado_idv.http.connection_table import IDLE, ConnectionTable, HttpLimits
 
 
 class Timed:
-    """A connection whose deadline has passed."""
-
     deadline = 0.0
     state = IDLE
 

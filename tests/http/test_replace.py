@@ -30,8 +30,6 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Named(HTTPServerConnectionDelegate):
-    """Responds with its name."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import sqlite3
 import stat
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import ClassVar
@@ -157,6 +157,29 @@ def test_file_that_is_created_during_its_import_is_not_replaced(
     assert table.users() == {BOB}
 
 
+@pytest.mark.parametrize("mode", ["replace", "merge"])
+def test_file_that_is_replaced_during_its_import_stays(table: SqliteTable, mode: Mode) -> None:
+    """Its users would be lost, or --merge would change only the old file."""
+    table.write(BOB)
+    other = Path(shutil.copy(table.path, table.folder / "other.db"))
+    with pytest.raises(StartError, match="another program replaced the file"):
+        table.load([ALICE], mode, meanwhile=lambda: other.replace(table.path))
+    other = Path(shutil.copy(table.path, table.folder / "other.db"))
+    with table.store().transaction(in_place=True) as transaction:
+        other.replace(table.path)  # as by an import for which this one has waited
+        with pytest.raises(LookupFailed, match="another program replaced the file"):
+            transaction.insert(["nickname", "card_number", "plan"], [["carl", "3", "Free"]])
+    assert table.users() == {BOB}
+
+
+def test_empty_file_keeps_its_mode(table: SqliteTable) -> None:
+    """Others must not read the users."""
+    table.path.write_bytes(b"")
+    table.path.chmod(0o600)
+    table.load([ALICE])
+    assert (table.users(), table.path.stat().st_mode & 0o777) == ({ALICE}, 0o600)
+
+
 def test_new_file_is_deleted_after_an_error(table: SqliteTable) -> None:
     table.path.unlink()
     with pytest.raises(ZeroDivisionError):
@@ -207,11 +230,16 @@ def test_file_that_the_service_would_refuse_does_not_get_the_name(table: SqliteT
     assert table.users() == set()
 
 
-def test_link_in_place_of_the_hidden_file_is_not_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("link", "message"), [(os.symlink, ": cannot be written"), (os.link, " is a hard link")]
+)
+def test_link_in_place_of_the_hidden_file_is_not_followed(
+    tmp_path: Path, link: Callable[[Path, Path], None], message: str
+) -> None:
     table, victim = SqliteTable(tmp_path), tmp_path / "victim"
     victim.write_text("kept")
-    table.path.with_name(".people.db.import").symlink_to(victim)
-    with pytest.raises(StartError, match=r"\.people\.db\.import: cannot be written"):
+    link(victim, table.path.with_name(".people.db.import"))
+    with pytest.raises(StartError, match=rf"\.people\.db\.import{message}"):
         table.load([ALICE])
     assert victim.read_text() == "kept"
 

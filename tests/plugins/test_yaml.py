@@ -38,7 +38,6 @@ def write(path: Path, text: str) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A fixture file that knows alice alone."""
     path = tmp_path / "users.yaml"
     write(path, fixture(ALICE))
     return path

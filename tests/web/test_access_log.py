@@ -136,7 +136,6 @@ async def test_line_names_no_subject_by_default(query: Query) -> None:
 
 
 async def test_subject_can_be_logged_in_full() -> None:
-    """Where there is one."""
     log = AccessLog(written := Written(), json_lines, make_subject_of("full"))
     for query in (ALICE, ByCard("4000"), None):
         note(log, subject=log.subject_of(query))

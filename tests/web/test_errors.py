@@ -58,8 +58,6 @@ def directory() -> Failing:
 
 @pytest.fixture
 def server(io_loop: IOLoop, directory: Failing) -> Iterator[HttpServer]:
-    """Serves the application on a real socket."""
-
     async def build() -> HttpServer:
         return HttpServer(Serving(app, make_reject(None), HttpLimits()))
 
@@ -73,7 +71,6 @@ def server(io_loop: IOLoop, directory: Failing) -> Iterator[HttpServer]:
 
 @pytest.fixture
 def ask(io_loop: IOLoop, server: HttpServer) -> Iterator[Ask]:
-    """Asks the application, with a good key."""
     sock, port = bind_unused_port()
     io_loop.run_sync(partial(server.listen, [sock]))
 
@@ -195,8 +192,6 @@ async def test_a_failed_request_does_not_delay_a_drain(
 
 
 class Recorder(ResponseSink):
-    """A connection that records what is sent."""
-
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.completed = 0
@@ -217,7 +212,6 @@ class Waiting(ApiHandler):
 
 
 async def test_a_request_whose_task_is_cancelled_is_500(directory: Failing) -> None:
-    """As when the service is aborted."""
     sink = Recorder()
     head = parse_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0)
     api = ApiContext(directory, Identifiers(()), KeyRing([]))  # type: ignore[arg-type]

@@ -35,8 +35,7 @@ def backend_named(backends: Iterable[BackendOptions], name: str) -> BackendOptio
     """Return a backend's options. Raises `click.UsageError` for an unknown name."""
     by_name = {each.name: each for each in backends}
     if name not in by_name:
-        names = ", ".join(by_name)
-        raise click.UsageError(f"no backend has the name {name}; there are: {names}")
+        raise click.UsageError(f"no backend has the name {name}; there are: {', '.join(by_name)}")
     return by_name[name]
 
 
@@ -44,10 +43,13 @@ def backend_named(backends: Iterable[BackendOptions], name: str) -> BackendOptio
 def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
     """Print an `IdvError` with the name of the backend, and exit with the error's code.
 
-    SIGTERM raises `SystemExit`, so the command rolls back its changes.
+    SIGTERM and SIGHUP (a closed terminal, unless with nohup) raise `SystemExit`, so the command
+    rolls back its changes, and removes its temporary files.
     """
     keep_out_secrets()
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, lambda number, _: sys.exit(128 + number))
     with (
         exit_on_error(Exit.UNDETERMINED, as_json=as_json, other_codes={RefusedError: Exit.NO}),
         mute_own_logger(),

@@ -42,7 +42,7 @@ def replaced_file(path: Path, *, keeps_rights: bool = False) -> Iterator[IO[str]
 
     Only its owner can read the file, because it has card numbers or a key. With ``keeps_rights``,
     it gets the permissions of the old file. If ``path`` is a symbolic link, the target of the link
-    is replaced. A device or a pipe is an error.
+    is replaced. A device, a pipe or a SQLite database is an error.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -75,9 +75,12 @@ def _keep_rights(target: Path, beside: str) -> None:
 
 
 def _require_regular(path: Path) -> None:
-    """Raise `OSError` for a device, a pipe or a folder: a rename must not replace these."""
+    """Raise `OSError` for a device, a pipe, a folder or a database. A rename must replace none."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file; name another file", str(path))
+    with suppress(FileNotFoundError, PermissionError), path.open("rb") as file:
+        if file.read(16) == b"SQLite format 3\0":  # such as the table or key store to export
+            raise OSError(errno.EINVAL, "a SQLite database; name another file", str(path))
 
 
 def rows_with_progress(rows: Iterator[T], source: IO[str], label: str) -> Generator[T]:

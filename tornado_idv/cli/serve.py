@@ -14,12 +14,7 @@ from pkgutil import resolve_name
 import click
 from click.core import ParameterSource
 
-from tornado_idv.cli.common import (
-    config_option,
-    example_request,
-    examples,
-    exit_on_error,
-)
+from tornado_idv.cli.common import config_option, example_request, examples, exit_on_error
 from tornado_idv.cli.files import replaced_file
 from tornado_idv.cli.standard_streams import OutputError
 from tornado_idv.config.load import ConfigFile

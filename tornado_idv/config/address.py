@@ -16,6 +16,7 @@ from tornado_idv.options import absolute_path
 
 _TCP = re.compile(r"(?:\[(.*:.*)\]|([^\[\]:]+)):([0-9]{1,5})", re.ASCII)
 _MAX_PORT = 65535
+_MAX_PATH = 107
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 shown in URLs, not bound
 
 
@@ -74,7 +75,10 @@ def _listen_address(value: object, info: ValidationInfo) -> Address:
     address = Address.parse(text)
     if address.path is None:
         return address
-    return Address(path=absolute_path(str(address.path), info))
+    path = absolute_path(str(address.path), info)
+    if len(os.fsencode(path)) > _MAX_PATH:
+        raise ValueError(f"the path of a Unix socket may have at most {_MAX_PATH} bytes")
+    return Address(path=path)
 
 
 ListenAddress = Annotated[

@@ -70,10 +70,16 @@ def _listener_checks(tree: Any, file: str, keys: Iterable[_Entry]) -> Iterator[P
             yield Problem(file, *mark, path, "server.listen replaces this setting; remove it")
     # The model reports a malformed host or address.
     is_exposed = isinstance(host, yaml_loader.Text) and is_host(host) and not is_loopback(host)
-    for each in listen if isinstance(listen, yaml_loader.Items) else ():
+    addresses = [
+        (f"server.listen[{i}]", each.mark, each)
+        for i, each in enumerate(listen if isinstance(listen, yaml_loader.Items) else ())
+        if isinstance(each, yaml_loader.Text)
+    ]
+    for *_, text in addresses:
         with suppress(ValueError):
-            is_text = isinstance(each, yaml_loader.Text)
-            is_exposed = is_exposed or (is_text and not Address.parse(each).is_local)
+            is_exposed = is_exposed or not Address.parse(text).is_local
+    own = (each for each in addresses if not each[2].endswith(":0"))  # port 0 is any free port
+    yield from _duplicates(file, own, "this address is listed twice")
     if is_exposed and not is_demo(tree):
         for path, mark, _ in _texts(keys, "token"):
             message = (

@@ -65,7 +65,7 @@ class UserStore(ABC):
 
     @staticmethod
     def ignore_signals() -> None:
-        """Ignore SIGINT and SIGTERM until the end of the command. Call this in the main thread.
+        """Ignore SIGINT, SIGTERM and SIGHUP until the process ends. Call this in the main thread.
 
         A `UserTransaction` calls this when its commit can no longer be undone, because a signal
         must not hide the result from the operator.

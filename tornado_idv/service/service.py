@@ -31,13 +31,7 @@ from tornado_idv.service.events import Events
 from tornado_idv.service.keys import Keys, background
 from tornado_idv.service.limiters import Limiters, make_limiters
 from tornado_idv.service.part import Part, Prepared, Running
-from tornado_idv.service.reload import (
-    Audited,
-    Reloader,
-    applicable,
-    prepare_file,
-    record,
-)
+from tornado_idv.service.reload import Audited, Reloader, applicable, prepare_file, record
 from tornado_idv.service.sockets import SocketFiles, addresses_of, bind, public_sockets, tls_context
 from tornado_idv.web.access_log import AccessLog, RequestLog
 from tornado_idv.web.app import OWN_ROUTES, all_routes, make_api, make_reject

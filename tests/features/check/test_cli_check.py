@@ -261,6 +261,15 @@ def test_plain_http_on_a_network_gives_a_warning(
         assert bool(result.stderr) is warns
 
 
+@pytest.mark.parametrize(("port", "warns"), [(8081, True), (0, False)])
+def test_two_listeners_on_one_address_give_a_warning(
+    invoke: Invoke, config: Config, port: int, *, warns: bool
+) -> None:
+    path = config(USERS, more=f"server: {{host: 0.0.0.0, port: {port}}}\nadmin: {{port: {port}}}\n")
+    result = invoke("check", "-c", path)
+    assert (result.exit_code, "the public listener has this" in result.stderr) == (0, warns)
+
+
 @pytest.fixture
 def unindexed(folder: Path) -> str:
     """A table in which a lookup reads every row."""

@@ -308,6 +308,39 @@ def test_no_file_is_written_if_one_cannot_be(
     assert written == {"accounts.csv", "key"}
 
 
+def test_user_who_is_found_in_a_refused_run_begins_the_grace_again(
+    reconcile: Reconcile, double: IdentityService, now: Now, tmp_path: Path
+) -> None:
+    """Parts of the directory are lost on some days: first of Bob, then of Carol, then of Bob."""
+    assert reconcile(HEADER + BOB + CAROL).exit_code == 0
+    now(2)
+    double.add(User("Free", "4002", "@bob"))
+    assert reconcile(HEADER + BOB + CAROL, "--max-gone", "0").exit_code == 1
+    double.reset()
+    now(4)
+    assert reconcile(HEADER + BOB + CAROL).exit_code == 0
+    assert rows(tmp_path) == CAROL
+
+
+@pytest.mark.parametrize("header", [HEADER, "id,\x1b]0;title\a\n"])
+def test_control_characters_in_errors_are_escaped(reconcile: Reconcile, header: str) -> None:
+    """A terminal would obey them, and a user of the application may have chosen the name."""
+    result = reconcile(f"{header}1,\x1b]0;title\a,\n", "--max-invalid", "0")
+    message = json.loads(result.stdout)["problems"][0]["message"]
+    assert (result.exit_code > 0, r"\x1b]0;title\x07" in message) == (True, True)
+
+
+def test_read_error_in_the_list_is_reported(
+    invoke: Invoke, double: IdentityService, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text(double.key)
+    options = ("--url", double.url, "--key-file", tmp_path / "key", "--grace", "0s")
+    result = invoke("reconcile", "/proc/self/mem", *options, "--output", tmp_path / "o", "--json")
+    message = json.loads(result.stdout)["problems"][0]["message"]
+    assert message == "/proc/self/mem: cannot be read: Input/output error"
+    assert result.exit_code == 3
+
+
 @pytest.mark.parametrize("since", ["2999-01-01T00:00:00Z", "x", "0001-01-01T00:00:00", 5])
 def test_absence_from_the_future_begins_again_and_another_state_is_refused(
     reconcile: Reconcile, tmp_path: Path, since: object

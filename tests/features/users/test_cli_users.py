@@ -301,6 +301,17 @@ def test_dry_run_lists_who_would_change_and_changes_nothing(
         assert record["dry_run"] == (option == "--dry-run")
 
 
+def test_list_without_rejected_rows_may_be_on_a_read_only_file_system(
+    users: Users, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:  # as Linux does, also for a missing file
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "users.csv.rejected")
+
+    monkeypatch.setattr(Path, "unlink", fail)
+    done = users("import", source(lines(ALICE)), "--to", "people", "--json")
+    assert changes(done) == (1, 1, 0, 0, 0)
+
+
 def test_users_whose_rows_are_rejected_are_kept_and_counted(
     users: Users, source: Source, path: Path
 ) -> None:
@@ -388,8 +399,9 @@ def test_utf_16_file_of_sqlite_is_imported_into(users: Users, source: Source, pa
     assert users("export", "--from", "people").stdout == lines(ALICE, BOB, plan)
 
 
-def test_terminated_import_says_and_changes_nothing(users: Users, folder: Path, path: Path) -> None:
-    """SIGTERM comes while rows are read, from a pipe that stays open."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_terminated_import_is_undone(users: Users, folder: Path, path: Path, number: int) -> None:
+    """The signal comes while rows are read, from a pipe that stays open."""
     sqlite_databases.write(path, BOB)
     before, pipe, ended = path.read_bytes(), folder / "list.csv", threading.Event()
     os.mkfifo(pipe)
@@ -399,7 +411,7 @@ def test_terminated_import_says_and_changes_nothing(users: Users, folder: Path, 
             file.write((HEADER + ALICE_ROW).encode())
             while fcntl.ioctl(file, termios.FIONREAD, bytes(4)) != bytes(4):
                 time.sleep(0.001)
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             ended.wait(10)
 
     writer = threading.Thread(target=write_and_terminate)
@@ -407,8 +419,15 @@ def test_terminated_import_says_and_changes_nothing(users: Users, folder: Path, 
     done = users("import", pipe, "--to", "people")
     ended.set()
     writer.join()
-    assert (done.exit_code, done.output) == (128 + signal.SIGTERM, "")
+    assert (done.exit_code, done.output) == (128 + number, "")
     assert path.read_bytes() == before
+
+
+def test_export_does_not_replace_the_database(users: Users, path: Path) -> None:
+    sqlite_databases.write(path, ALICE)
+    done = users("export", "--from", "people", path)
+    assert (done.exit_code, "a SQLite database; name another file" in done.stderr) == (3, True)
+    assert users("export", "--from", "people").stdout == lines(ALICE)
 
 
 def test_export_does_not_replace_a_pipe(users: Users, folder: Path, path: Path) -> None:

@@ -28,6 +28,7 @@ from tornado_idv.cli.common import (
     print_json,
     show,
 )
+from tornado_idv.config.address import Address
 from tornado_idv.config.checks import key_conflicts
 from tornado_idv.config.load import ConfigFile, load_without_references
 from tornado_idv.config.problems import dotted
@@ -95,9 +96,7 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
     rows = [("not resolved", f"{each.path}: {each.message}") for each in absent]
     if settings is not None:
         rows = [*summary(settings, datetime.now(UTC), kinds), *result.confirmed, *rows]
-        server = settings.server
-        if warning := server.warning(server.addresses):
-            result.warn(warning, "server", "listen" if server.listen else "host")
+        result.warn_of_listeners(settings)
     if as_json:
         by_name: dict[str, list[str]] = {}
         for label, text in rows:
@@ -159,6 +158,16 @@ class DryRun:
             own, *folders = (each.stat().st_mode for each in (path, *path.resolve().parents))
             if own & 0o004 and all(mode & 0o001 for mode in folders):
                 self.warn(f"every user of this machine can read {path}; run chmod o= {path}")
+
+    def warn_of_listeners(self, settings: Settings) -> None:
+        """Warn of plain HTTP on a network, and of two listeners with one address."""
+        server, admin = settings.server, settings.admin
+        if warning := server.warning(server.addresses):
+            self.warn(warning, "server", "listen" if server.listen else "host")
+        own = admin and Address(admin.host, admin.port)
+        if own and own.port and own.url("") in [each.url("") for each in server.addresses]:
+            # Only a warning, because a service manager may pass other public sockets.
+            self.warn("the public listener has this address, too; change a port", "admin", "port")
 
     def _confirm(self, backend: AnyBackend, text: str) -> None:
         self.confirmed.append(("confirmed", f"{backend.name}: {text}"))

@@ -30,12 +30,7 @@ _SPELLINGS = {
     "null": ("",),
 }
 """Examples of unquoted YAML values, by the type that an editor infers. Strings are left out."""
-_BOUNDS = {
-    "ge": "minimum",
-    "gt": "exclusiveMinimum",
-    "le": "maximum",
-    "lt": "exclusiveMaximum",
-}
+_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
 
 class _Generator(SchemaGenerator):
@@ -47,9 +42,8 @@ class _Generator(SchemaGenerator):
         if default is None or isinstance(default, dict):
             return described  # an absent section has the defaults of its members
         if described.get("type") == "string" and not isinstance(default, str):
-            default = (
-                format_duration(default) if isinstance(default, float) else format_size(default)
-            )
+            is_duration = isinstance(default, float)
+            default = format_duration(default) if is_duration else format_size(default)
         return {**described, "default": default}
 
     def generate_inner(self, schema: Any) -> JsonSchemaValue:
@@ -95,10 +89,8 @@ def _with_spellings(schema: Schema) -> Schema:
             for each, texts in _SPELLINGS.items()
             if any(len(text) >= shortest and re.search(pattern or "", text) for text in texts)
         ]
-        return {
-            **schema,
-            **(_or_reference(types, pattern) if pattern else {"type": ["string", *types]}),
-        }
+        either = _or_reference(types, pattern) if pattern else {"type": ["string", *types]}
+        return {**schema, **either}
     if kind == "boolean":
         any_case = "|".join(
             "".join(f"[{c}{c.upper()}]" if c.isalpha() else c for c in word) for word in _SWITCHES
@@ -106,8 +98,7 @@ def _with_spellings(schema: Schema) -> Schema:
         either = _or_reference(["boolean", "integer"], f"^({any_case})$")
         return {**schema, **either, "minimum": 0, "maximum": 1}
     if kind in ("integer", "number"):
-        pattern = _WHOLE_NUMBER if kind == "integer" else _NUMBER
-        return {**schema, **_or_reference([kind], pattern)}
+        return {**schema, **_or_reference([kind], _WHOLE_NUMBER if kind == "integer" else _NUMBER)}
     return schema
 
 

@@ -9,6 +9,8 @@ from typing import IO, Literal, NamedTuple
 
 from tornado_idv import strict_json
 from tornado_idv.errors import ConfigError, Problem
+from tornado_idv.features.reconcile.state import UndeterminedError
+from tornado_idv.interfaces.command_tools import printable
 
 By = Literal["input", "nickname", "card"]
 _CUT = (
@@ -27,15 +29,15 @@ class Account(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        return f"line {self.line}: {self.identifier}"
+        return f"line {self.line}: {printable(self.identifier)}"
 
 
 class AccountReader:
     """An iterable that reads accounts row by row. ``name`` is the file name for messages.
 
     Without ``column``, each line is an identifier. Otherwise, the file is JSON Lines if it begins
-    with ``{``, or else CSV. ``column`` names the member or column with the identifier. ``header``
-    is the header line of CSV. The iteration raises `ConfigError` for an invalid row.
+    with ``{``, or else CSV. ``column`` is the member or column with the identifier, and ``header``
+    the header line of CSV. Raises `ConfigError`, and `UndeterminedError` if a read fails.
     """
 
     def __init__(
@@ -47,9 +49,8 @@ class AccountReader:
         self._taken: list[str] = []
 
     def __iter__(self) -> Iterator[Account]:
-        lines = self._lines()
-        first = next(lines, "")
-        lines = chain([first] if first else [], lines)
+        first = next(unread := self._lines(), "")
+        lines = chain([first] if first else [], unread)
         rows: Iterator[tuple[int, str]]
         if self._column is None:
             rows = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
@@ -66,11 +67,14 @@ class AccountReader:
             yield Account(number, identifier, text)
 
     def _lines(self) -> Iterator[str]:
-        for number, line in enumerate(self._source, start=1):
-            if not strict_json.is_unicode(line):
-                raise self._problem(number, "not UTF-8")
-            self._taken.append(line)
-            yield line
+        try:
+            for number, line in enumerate(self._source, start=1):
+                if not strict_json.is_unicode(line):
+                    raise self._problem(number, "not UTF-8")
+                self._taken.append(line)
+                yield line
+        except OSError as error:
+            raise UndeterminedError(f"{self._name}: cannot be read: {error.strerror}") from None
 
     def _take(self) -> str:
         """Return the text of the lines read since the last call, with a line break at the end."""
@@ -84,14 +88,13 @@ class AccountReader:
         try:
             names = next(rows, [])
             if names.count(column) != 1:
-                known = ", ".join(names)
+                known = printable(", ".join(names)[:500])
                 raise self._problem(1, f"the header must have {column} once; it has {known}")
             self.header = self._take()
             line = rows.line_num + 1
             for row in rows:
                 if row and len(row) != len(names):
-                    what = f"{len(row)} fields, and the header has {len(names)}"
-                    raise self._problem(line, what)
+                    raise self._problem(line, f"{len(row)} fields, and the header has {len(names)}")
                 if row:
                     yield line, row[names.index(column)]
                 else:

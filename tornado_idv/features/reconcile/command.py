@@ -173,7 +173,7 @@ def reconcile(
     Exit codes: 0 the list is complete, even if empty; 1 --max-gone or --max-invalid is exceeded, a
     user of --must-exist is not found, or --state is for another list; 2 wrong use; 3 too many
     accounts could not be determined, a backend has failed, the clocks of this machine and the
-    service differ, or another run uses --state. With 1, 2 and 3 nothing is written.
+    service differ, or another run uses --state. With 1, 2 and 3 no list is written.
     """
     if column is None and accounts.endswith((".csv", ".jsonl", ".ndjson")):
         raise click.UsageError("CSV and JSON Lines need --column")
@@ -194,9 +194,7 @@ def reconcile(
         open_source(accounts) as source,
         locked(state_file) if state_file else nullcontext(),
     ):
-        before = State("", {}, ())
-        if state_file:
-            before = State.load(state_file, column or "", time())
+        before = State.load(state_file, column or "", time()) if state_file else State("", {}, ())
         reader = AccountReader(source, accounts, column, by, DELIMITERS[delimiter])
         run = Run(
             client,
@@ -207,16 +205,22 @@ def reconcile(
             clock=time,
             pause=sleep,
         )
-        run.require_users(must_exist)
-        run.ask(rows_with_progress(iter(reader), source, "Asking"), retries)
-        run.check(max_gone, max_undetermined, max_invalid)
-        if confirm_after and run.rows and sys.stderr.isatty():
-            wait = format_duration(confirm_after)
-            print_message(f"{len(run.rows):,} users: second lookup in {wait}")
-        run.confirm(confirm_after, retries)
-        run.check(max_gone, max_undetermined, max_invalid)
-        run.require_users(must_exist)
-        _write(run, reader.header, state_file, output)
+        try:
+            run.require_users(must_exist)
+            run.ask(rows_with_progress(iter(reader), source, "Asking"), retries)
+            run.check(max_gone, max_undetermined, max_invalid)
+            if confirm_after and run.rows and sys.stderr.isatty():
+                wait = format_duration(confirm_after)
+                print_message(f"{len(run.rows):,} users: second lookup in {wait}")
+            run.confirm(confirm_after, retries)
+            run.check(max_gone, max_undetermined, max_invalid)
+            run.require_users(must_exist)
+            _write(run, reader.header, state_file, output)
+        except RefusedError:
+            if state_file and before.sample:  # users who were found are no longer in `before.gone`
+                with replaced_file(state_file) as file:
+                    before.write(file)
+            raise
     _report(run, output, as_json=as_json)
 
 

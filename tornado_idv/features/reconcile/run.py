@@ -44,9 +44,9 @@ def service_time(date: str) -> float:
 class Run:
     """Looks up the user of each account, and keeps the rows of accounts whose users are gone.
 
-    ``before`` is the state of the last run, and ``grace`` the required absence in seconds.
-    ``clock`` returns Unix time, and ``pause`` sleeps for some seconds. `ask`, `check` and
-    `require_users` raise `RefusedError` or `UndeterminedError`.
+    ``before`` is the last state, from which users who are not gone are removed. ``grace`` is in
+    seconds, ``clock`` returns Unix time, and ``pause`` sleeps. `ask`, `check` and `require_users`
+    raise `RefusedError` or `UndeterminedError`.
     """
 
     def __init__(
@@ -61,19 +61,13 @@ class Run:
         pause: Callable[[float], object],
     ) -> None:
         self._find_many = client.find_many_cards if by_card else client.find_many
-        self._client = client
-        self._before = before
-        self._by_card = by_card
-        self._grace = grace
-        self._min_runs = min_runs if grace else 1
-        self._clock = clock
-        self._now = clock()
+        self._client, self._before, self._by_card = client, before, by_card
+        self._grace, self._min_runs = grace, min_runs if grace else 1
+        self._clock, self._now, self._pause = clock, clock(), pause
         self._is_clock_checked = False
-        self._pause = pause
         self._sampler = Sampler(before.sample)
         self._counts = Counter[str]()
-        self._in_a_row = 0
-        self._last_error = ""
+        self._in_a_row, self._last_error = 0, ""
         self._degraded = False
         self._gone: list[Account] = []
         self._since: dict[str, Absence] = {}

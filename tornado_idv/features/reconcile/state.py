@@ -49,10 +49,9 @@ class State(NamedTuple):
         """
         try:
             record = strict_json.loads(path.read_bytes())
-            gone = record["gone"].items()
             absences = {
                 each: Absence(datetime.fromisoformat(at).timestamp(), int(runs))
-                for each, (at, runs) in gone
+                for each, (at, runs) in record["gone"].items()
             }
             past = {each: absence for each, absence in absences.items() if absence.since <= now}
             state = cls(record["column"], past, frozenset(record["sample"]))

@@ -148,7 +148,7 @@ class Import:
         if rejected:
             with replaced_file(path) as file:
                 file.writelines(f"{self.source}:{line}: {reason}\n" for line, reason, _ in rejected)
-        else:
+        elif path.exists():  # on a read-only file system, unlink also fails for a missing file
             path.unlink(missing_ok=True)
 
     def _review(
