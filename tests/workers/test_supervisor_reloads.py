@@ -201,3 +201,12 @@ def test_reload_that_a_stop_ends_has_failed(
     assert service.counters.reloads == {"ok": 0, "failed": 1}
     assert "the service is stopping" in caplog.text
     assert service.events.sent[-2:] == ["reloading", "stopping"]
+
+
+def test_reload_during_the_start_does_not_announce_the_service(simulation: Simulation) -> None:
+    simulation.prepare = never_serve
+    simulation.advance(0.1)
+    simulation.manager.serve()
+    simulation.manager.send("reloading", audited={"trigger": "watch"})
+    simulation.end_reload(ReloadResult(5.0))
+    assert "ready" not in simulation.events.sent

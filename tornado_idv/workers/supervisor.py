@@ -201,7 +201,7 @@ class Supervisor:
     def _on_reloaded(self, result: ReloadResult) -> None:
         audited, self._reloading, self._used = self._reloading or {}, None, None
         self._last_reload = result
-        if not self._stopping:
+        if self._announced and not self._stopping:
             self._events.send("ready")
         record(result, self.counters, audited)
 
