@@ -35,7 +35,7 @@ from tornado_idv.workers.worker import run_worker
 
 CONFIG = f"""\
 profile_sites: [https://profiles.example]
-server: {{port: 0, workers: 2, drain: {{timeout: 5s}}}}
+server: {{port: 0, workers: 2, health_path: /health, drain: {{timeout: 5s}}}}
 auth: {{keys: [{{id: caller, token: {KEY}}}]}}
 backends: [{{name: users, kind: yaml, path: users.yaml}}]
 """
@@ -358,6 +358,23 @@ def test_worker_that_drains_prepares_nothing(worker: Worker) -> None:
             asyncio.run(ask(address))
 
     worker.run(supervise)
+
+
+@pytest.mark.slow
+def test_commit_during_the_stop_leaves_the_health_check_failing(worker: Worker) -> None:
+    health = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+
+    async def ask(address: str, control: ControlEnd) -> None:
+        async with connected(address) as connection:
+            assert await prepare(connection, OTHER) is None
+            control.send("drain", delay=True)
+            eventually(lambda: worker.client.raw(health)[0].status == 503)
+            connection.send(generation=1)
+            await connection.receive()  # nothing, because the change is aborted
+            assert worker.client.raw(health)[0].status == 503
+
+    config = CONFIG.replace("5s", "5s, delay: 2s")
+    worker.run(lambda each: asyncio.run(ask(str(each.wait_until_serving().address), each)), config)
 
 
 def test_worker_that_cannot_start_reports_why(worker: Worker) -> None:

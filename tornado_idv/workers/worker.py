@@ -113,7 +113,7 @@ class _Requests:
     async def _prepare(self, service: Service, connection: MessageStream, content: str) -> None:
         """Prepare a configuration, and commit it after the next message of the manager.
 
-        If the manager closes the connection without a message, abort the change.
+        If the manager closes the connection without a message, or a stop begins, abort the change.
         """
         if self._channel.stop.is_set():
             return
@@ -137,7 +137,7 @@ class _Requests:
             connection.send(result=failure(error))
             return
         connection.send(result=None)
-        if (commit := await decided) is None:
+        if (commit := await decided) is None or self._channel.stop.is_set():
             await prepared.abort()
             return
         prepared.commit()
