@@ -107,12 +107,13 @@ class Manager:
         while workers := [each for each in await self._workers() if _name(each) not in replies]:
             asked = await asyncio.gather(*(_ask(each, "purge", target) for each in workers))
             replies |= zip(map(_name, workers), asked, strict=True)
-        # A worker that has ended needs no purge: its cache is gone.
+        # The cache of an ended worker is gone. If all workers have ended, their snapshots remain.
         failed = [f"{name}: {each['error']}" for name, each in replies.items() if "error" in each]
-        if reasons := ", ".join(failed):
+        results = [each["result"] for each in replies.values() if "result" in each]
+        if reasons := ", ".join(failed) or ("" if results else "no worker runs now"):
             _log.error("the cache was not purged in every worker: %s", reasons)
             raise OperationFailed(f"The cache was not purged in every worker: {reasons}; try again")
-        return not self.settings.shared_cache or any(x.get("result") for x in replies.values())
+        return any(results) or self.settings.shared_cache is None
 
     async def explain(self, query: Record) -> Record:
         for worker in await self._workers():
