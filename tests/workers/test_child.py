@@ -37,7 +37,7 @@ def test_process_that_closes_with_a_message_unread_is_not_killed() -> None:
     finally:
         os.kill(pid, signal.SIGUSR1)
         _, status = os.waitpid(pid, 0)
-        child.close()
+        child.sock.close()
     assert os.waitstatus_to_exitcode(status) == -signal.SIGUSR1, "another signal came before"
 
 
@@ -45,7 +45,7 @@ def ended(child: Child) -> int:
     """Return the exit code, once there is one."""
     while (code := child.reap()) is None:
         time.sleep(0.001)
-    child.close()
+    child.sock.close()
     return code
 
 

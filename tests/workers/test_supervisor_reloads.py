@@ -210,3 +210,12 @@ def test_reload_during_the_start_does_not_announce_the_service(simulation: Simul
     simulation.manager.send("reloading", audited={"trigger": "watch"})
     simulation.end_reload(ReloadResult(5.0))
     assert "ready" not in simulation.events.sent
+
+
+def test_configuration_is_refused_if_a_worker_has_just_begun_to_serve(service: Simulation) -> None:
+    service.prepare = never_serve
+    service.worker(1).exit(1)
+    service.advance(0.1)
+    service.worker(1).is_unprepared = True
+    service.worker(1).serve()  # unread when the manager asks
+    assert service.use(OTHER) == {"op": "reply"}

@@ -118,9 +118,6 @@ class Child:
         """Kill the process, and wait for its end."""
         self.kill()
         os.waitpid(self.pid, 0)
-        self.close()
-
-    def close(self) -> None:
         self.sock.close()
 
 

@@ -161,7 +161,7 @@ class Supervisor:
         # sends SIGTERM to all processes.
         self._signals.leave((*_ONLY_OURS, signal.SIGTERM) if slot.name == MANAGER else _ONLY_OURS)
         for child in self._children:
-            child.close()  # otherwise those processes would not notice the end of the supervisor
+            child.sock.close()  # otherwise they would not notice the end of the supervisor
         return slot.run(sock)
 
     def _receive(self, child: Child, now: float) -> None:
@@ -179,6 +179,8 @@ class Supervisor:
             child.kill_at = min(child.kill_at, now + _STOP_GRACE)
 
     def _on_request(self, manager: Child, message: Message) -> None:
+        for each in self._workers():  # their messages may be older than the request
+            self._receive(each, self._clock())
         match message["op"]:
             case "overview":
                 manager.send("reply", **self._overview())
@@ -277,7 +279,7 @@ class Supervisor:
 
     def _on_exit(self, child: Child, code: int, now: float) -> None:
         self._receive(child, now)
-        child.close()
+        child.sock.close()
         if child.state.report is not None:
             self.counters.merge(child.state.report["counters"])
         self._children.remove(child)
@@ -347,8 +349,6 @@ class Supervisor:
     def _overview(self) -> Message:
         """Return the last reported state of all workers, for the manager."""
         workers, now = self._workers(), self._clock()
-        for each in workers:  # a purge must reach each worker that began before this request
-            self._receive(each, now)
         serving = {each.name for each in workers if each.phase == "ready"}
         return {
             "phase": "draining" if self._stopping else "ready" if serving else "starting",

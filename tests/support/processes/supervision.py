@@ -136,7 +136,7 @@ class FakeChild(Child):
     def end(self) -> None:
         self.kill()
         self._process.disconnect()
-        self.close()
+        self.sock.close()
 
 
 class RecordingEvents(Events):
