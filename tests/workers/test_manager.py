@@ -12,20 +12,23 @@ import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 
 from support.fakes.clock_and_backends import LoopClock
+from support.processes.control_channel import ControlEnd
+from support.processes.loggers import put_back
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
+from tornado_idv.errors import StartError
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.keys import Keys
 from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.part import Prepared
-from tornado_idv.service.reload import Configuration
+from tornado_idv.service.reload import Configuration, Reloader
 from tornado_idv.service.sockets import bind
 from tornado_idv.workers import manager as manager_module
 from tornado_idv.workers.channel import Channel, Message, MessageStream, control_socket
-from tornado_idv.workers.manager import Manager
+from tornado_idv.workers.manager import Manager, run_manager
 
 CONFIG = """\
 profile_sites: [https://profiles.example]
@@ -114,18 +117,21 @@ class Harness:
         return await asyncio.wait_for(self.manager.reload(), 10)
 
 
+def configuration(folder: Path, config: str = CONFIG) -> Configuration:
+    (folder / "config.yaml").write_text(config)
+    file, plugins = ConfigFile.read(folder / "config.yaml"), plugin_manager()
+    kinds = installed_kinds(plugins)
+    settings = file.load(kinds, {})
+    return Configuration(file, settings, plugins, kinds, make_limiters(settings.limits))
+
+
 @asynccontextmanager
 async def managed(
     folder: Path, *workers: PlayedWorker, config: str = CONFIG
 ) -> AsyncIterator[Harness]:
     """Run a manager with an admin listener."""
-    (folder / "config.yaml").write_text(config)
-    file, plugins = ConfigFile.read(folder / "config.yaml"), plugin_manager()
-    kinds = installed_kinds(plugins)
-    settings = file.load(kinds, {})
-    limiters = make_limiters(settings.limits)
-    current = Configuration(file, settings, plugins, kinds, limiters)
-    harness = Harness(file.path, workers)
+    current = configuration(folder, config)
+    harness = Harness(current.file.path, workers)
     async with AsyncExitStack() as stack:
         for each in workers:
             if each.phase != "ended":
@@ -137,7 +143,8 @@ async def managed(
         channel = Channel(connection, None, 0)
         for work in (channel.read(), harness.supervise(supervisor)):
             stack.callback(asyncio.create_task(work).cancel)
-        keys = await stack.enter_async_context(Keys(kinds).opened(settings.auth))
+        opened = Keys(current.kinds).opened(current.settings.auth)
+        keys = await stack.enter_async_context(opened)
         harness.manager = Manager(channel, current, keys)
         stack.push_async_callback(harness.manager.reloader.close)
         sockets = bind("admin", Address("127.0.0.1"))
@@ -464,3 +471,24 @@ async def test_stop_ends_a_reload_and_allows_no_other(tmp_path: Path) -> None:
         assert (await reload).problems == ("the service is stopping",)
         assert (await harness.reload()).problems == ("the service is stopping",)
         assert "use" not in harness.operations
+
+
+def test_configuration_is_watched_only_once_the_keys_are_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the keys of the start would replace those of a reload that has ended earlier."""
+
+    watched = []
+
+    async def watch(*_: object) -> None:
+        watched.append(True)
+
+    async def prepare(*_: object) -> Prepared:
+        await asyncio.sleep(0.01)
+        raise StartError
+
+    monkeypatch.setattr(Reloader, "watch", watch)
+    monkeypatch.setattr(Keys, "prepare", prepare)
+    with put_back(), ControlEnd() as control:
+        assert run_manager(configuration(tmp_path), [], control.theirs) == 3
+    assert not watched

@@ -58,11 +58,11 @@ def run_manager(
             operations = Manager(channel, current, keys)
             stack.push_async_callback(operations.reloader.close)
             is_enabled = lambda: operations.settings.server.watch_config  # noqa: E731
-            watch = operations.reloader.watch(current.sockets, is_enabled)
-            await stack.enter_async_context(background(watch))
-            if admin is not None:
+            if admin is not None:  # first: only one change of the keys may be prepared at a time
                 await stack.enter_async_context(keys.opened(settings.auth))
                 await stack.enter_async_context(admin_listening(sockets, admin.host, operations))
+            watch = operations.reloader.watch(current.sockets, is_enabled)
+            await stack.enter_async_context(background(watch))
             logs.writer.flush()  # before the announcement of the service
             channel.serving(len(keys.ring.ids))
             await channel.stop.wait()
