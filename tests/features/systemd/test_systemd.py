@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,19 @@ def test_nothing_is_sent_without_a_manager() -> None:
 def test_manager_that_is_gone_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Notifier(str(tmp_path / "missing"))("ready")
     assert "the service manager cannot be notified: No such file" in caplog.text
+
+
+def test_busy_manager_gets_the_notification(manager: socket.socket) -> None:
+    """A lost ``READY=1`` would end in a stop of the unit after its start timeout."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other, suppress(BlockingIOError):
+        other.connect(manager.getsockname())
+        other.settimeout(0)
+        while True:
+            other.send(b"X=1")
+    timer = threading.Timer(0.02, manager.recv, [1000])
+    timer.start()
+    Notifier.from_environ(environ(manager))("ready")
+    timer.join()
+    manager.settimeout(0)
+    received = [*iter(lambda: manager.recv(1000).partition(b"\n")[0], b"READY=1")]
+    assert set(received) == {b"X=1"}

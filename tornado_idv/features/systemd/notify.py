@@ -54,7 +54,7 @@ class Notifier:
             address = f"\0{address[1:]}"  # an abstract socket
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-                sock.settimeout(0)
+                sock.settimeout(0.2)  # at boot, the queue of the manager may be full for a moment
                 sock.connect(address)
                 sock.send("\n".join(lines).encode())
         except OSError as error:
