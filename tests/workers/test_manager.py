@@ -191,8 +191,8 @@ def short_timeout() -> Iterator[None]:
     [
         ([], 503, b"no worker runs now"),
         ([PlayedWorker(None)], 503, b"no worker runs now"),
-        ([PlayedWorker({"result": True}), PlayedWorker(None)], 200, b'"ok"'),
-        ([PlayedWorker({"result": True}), PlayedWorker(phase="ended")], 200, b'"ok"'),
+        ([PlayedWorker(*[{"result": True}] * 3), PlayedWorker(None)], 200, b'"ok"'),
+        ([PlayedWorker(*[{"result": True}] * 3), PlayedWorker(phase="ended")], 200, b'"ok"'),
         ([PlayedWorker({"error": "KeyError"}, phase="draining")], 503, b"worker 1 (pid 11)"),
         ([PlayedWorker({"error": "KeyError"}, phase="starting")], 503, b"worker 1 (pid 11)"),
         (
@@ -227,6 +227,14 @@ async def test_purge_is_also_for_a_worker_that_starts_meanwhile(tmp_path: Path) 
         harness.workers = workers[:1]
         assert (await harness.fetch(*PURGE)).code == 200
     assert [len(each.received) for each in workers] == [2, 2]
+
+
+async def test_purge_is_repeated_after_the_end_of_a_worker(tmp_path: Path) -> None:
+    """Its last snapshot may be newer than the purge of the other worker, which removes all."""
+    worker = PlayedWorker(*[{"result": True}] * 3)
+    async with managed(tmp_path, worker, PlayedWorker(None)) as harness:
+        assert (await harness.fetch(*PURGE)).code == 200
+    assert len(list(filter(None, worker.received))) == 2
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,8 @@ class Manager:
         while workers := [each for each in await self._workers() if _name(each) not in replies]:
             asked = await asyncio.gather(*(_ask(each, "purge", target) for each in workers))
             replies |= zip(map(_name, workers), asked, strict=True)
+            if any("ended" in each for each in asked):  # its snapshot may be newer than the purges
+                replies = {name: each for name, each in replies.items() if "ended" in each}
         # The cache of an ended worker is gone. If all workers have ended, their snapshots remain.
         failed = [f"{name}: {each['error']}" for name, each in replies.items() if "error" in each]
         results = [each["result"] for each in replies.values() if "result" in each]

@@ -124,9 +124,8 @@ class _Requests:
         preparing = asyncio.create_task(prepare_file(file, self._kinds, service.prepare))
         decided = asyncio.create_task(connection.receive())
         await asyncio.wait([preparing, decided], return_when=asyncio.FIRST_COMPLETED)
-        if not preparing.done():
-            preparing.cancel()
-            await asyncio.wait([preparing])
+        preparing.cancel()  # no effect if it is done
+        await asyncio.wait([preparing])
         self._channel.update(preparing=False)
         try:
             prepared = preparing.result()
