@@ -162,9 +162,7 @@ def test_case_is_kept_unless_folded(name: str) -> None:
 
 @pytest.mark.parametrize("fewest_and_most", [(1, 1), (16, 16), (4, 8)], ids=str)
 @given(text=cards)
-def test_the_length_of_card_numbers_is_configured(
-    fewest_and_most: tuple[int, int], text: str
-) -> None:
+def test_length_of_card_numbers_is_configured(fewest_and_most: tuple[int, int], text: str) -> None:
     identifiers = Identifiers(sites=[], card_length=fewest_and_most)
     expected = ByCard(text) if is_card(text, *fewest_and_most) else None
     assert outcome(identifiers.parse_card, text) == expected

@@ -221,9 +221,7 @@ async def test_workers_are_measured_with_all_their_processes(
 
 @needs_wrk
 @pytest.mark.usefixtures("few_requests")
-async def test_growth_is_measured_for_each_amount(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_growth_is_measured_per_amount(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Server, "cpu", lambda _: time.perf_counter())  # in so few, no tick
     figures = await growth.growth(plan)
     assert all(each.value > 0 for each in figures if each.unit == "x")

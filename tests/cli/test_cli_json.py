@@ -61,9 +61,7 @@ def test_errors_are_json(invoke: Invoke, folder: Path, name: str, text: str | No
     assert result.stderr == ""
 
 
-def test_error_without_a_configuration_is_json(
-    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_without_config_is_json(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise StartError("a plugin cannot be loaded")
 

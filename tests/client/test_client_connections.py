@@ -251,9 +251,7 @@ async def test_first_address_takes_a_part_of_the_time(monkeypatch: pytest.Monkey
 
 @both
 @pytest.mark.parametrize("status", [503, 429])
-async def test_second_response_to_an_attempt_does_not_answer_the_next(
-    kind: Kind, status: int
-) -> None:
+async def test_second_response_to_an_attempt_does_not_answer_next(kind: Kind, status: int) -> None:
     """It comes late, on the connection that is kept."""
     first = error(status, "a", "Retry-After: 0")
 

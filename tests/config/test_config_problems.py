@@ -510,9 +510,7 @@ demo: {canary}
         "server: {drain: {delay:CANARY}}",
     ],
 )
-def test_no_problem_repeats_a_name_that_may_hold_a_secret(
-    problems_in: ProblemsIn, text: str
-) -> None:
+def test_no_problem_repeats_a_name_that_may_hold_secret(problems_in: ProblemsIn, text: str) -> None:
     canary = issue("canary")
     problems = "\n".join(problems_in(GOOD + text.replace("CANARY", canary), {}))
     assert problems

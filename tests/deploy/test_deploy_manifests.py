@@ -255,9 +255,7 @@ def manifests(request: pytest.FixtureRequest, built: dict[str, Manifests]) -> Ma
     return built[request.param]
 
 
-def test_manifests_pass_the_schemas_of_kubernetes(
-    built: dict[str, Manifests], tmp_path: Path
-) -> None:
+def test_manifests_pass_schemas_of_kubernetes(built: dict[str, Manifests], tmp_path: Path) -> None:
     paths = []
     for folder, manifests in built.items():
         assert {*manifests} == {

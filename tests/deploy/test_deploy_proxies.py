@@ -201,9 +201,7 @@ def test_connections_to_the_service_are_used_again(proxy: Proxy, tmp_path: Path)
 
 
 @PROXIES
-def test_address_of_the_client_is_logged(
-    service: ServiceProcess, proxy: Proxy, tmp_path: Path
-) -> None:
+def test_address_of_client_is_logged(service: ServiceProcess, proxy: Proxy, tmp_path: Path) -> None:
     """Not one that the client claims to have."""
     mark = f"mark-{secrets.token_hex(8)}"
     with proxy(service.port, tmp_path) as port, connect(port, "127.0.0.9") as client:

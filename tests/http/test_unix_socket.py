@@ -25,9 +25,7 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("drains", [False, True], ids=["close", "drain"])
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_file_stays_when_the_server_ends(
-    tmp_path: Path, run: Run, *, drains: bool, tls: bool
-) -> None:
+def test_file_stays_when_server_ends(tmp_path: Path, run: Run, *, drains: bool, tls: bool) -> None:
     """Python 3.13 removes it by itself, and so does uvloop there."""
     path = tmp_path / "http.sock"
     context = None

@@ -31,9 +31,7 @@ def failures(limiter: FailedAuthLimiter, address: str, attempts: int = 100) -> i
     return sum(limiter.acquire(address) is None for _ in range(attempts))
 
 
-def test_an_address_may_fail_as_often_as_the_limit_says(
-    limiter: FailedAuthLimiter, clock: Ticker
-) -> None:
+def test_address_may_fail_as_often_as_limit_says(limiter: FailedAuthLimiter, clock: Ticker) -> None:
     assert failures(limiter, "192.0.2.1") == 60
     clock.now += 30
     assert failures(limiter, "192.0.2.1") == 30
@@ -57,9 +55,7 @@ def test_the_next_failure_is_allowed_after_the_wait_and_not_before(
     [["192.0.2.2", "192.0.3.1", ""], ["2001:db8:0:2::1", "2001:db8:1:1::1", "192.0.2.1"]],
     ids=["IPv4", "IPv6"],
 )
-def test_other_addresses_are_counted_separately(
-    limiter: FailedAuthLimiter, others: list[str]
-) -> None:
+def test_other_addresses_are_counted_apart(limiter: FailedAuthLimiter, others: list[str]) -> None:
     failures(limiter, "192.0.2.1" if "" in others else "2001:db8:0:1::1")
     assert [failures(limiter, each) for each in others] == [60] * len(others)
 

@@ -183,9 +183,7 @@ async def test_failure_that_is_not_memoized_is_that_of_one_lookup() -> None:
 @pytest.mark.parametrize(
     ("own", "seconds"), [(None, 300), (7, 7), (400, 400), (0, 1)], ids=["none", "less", "more", "0"]
 )
-async def test_a_user_is_remembered_for_the_backend_s_own_time(
-    own: float | None, seconds: float
-) -> None:
+async def test_user_is_remembered_for_backend_s_own_time(own: float | None, seconds: float) -> None:
     ticker = Ticker()
     backends = FakeBackend(None, "other", cache_ttl=3), FakeBackend(ALICE, cache_ttl=own)
     asked = directory(*backends, ticker=ticker)

@@ -39,9 +39,7 @@ async def test_backends_are_called_up_to_the_one_that_decides(
 
 
 @pytest.mark.parametrize(("last", "result"), [(ALICE, "found"), (None, "undetermined")])
-async def test_backend_that_may_be_skipped_leaves_the_rest_to_the_others(
-    last: object, result: str
-) -> None:
+async def test_backend_that_may_be_skipped_leaves_rest_to_others(last: object, result: str) -> None:
     """Without a user, it might have known one."""
     asked = directory(*chain(DOWN, last, on_unavailable="continue"))
     explanation = await asked.explain(QUERY)

@@ -44,9 +44,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("statement", ["insert", "update"])
 @pytest.mark.parametrize("table", ["users", "people"])
-async def test_a_row_that_an_index_lacks_stops_the_start(
-    path: Path, statement: str, table: str
-) -> None:
+async def test_a_row_that_index_lacks_stops_start(path: Path, statement: str, table: str) -> None:
     if statement == "insert":
         insert(path, BOB)
     else:

@@ -169,9 +169,7 @@ def test_nickname_in_another_case_is_of_the_same_user_where_case_is_folded() -> 
         ("x-max-age=5", None),
     ],
 )
-def test_cache_control_limits_the_time_in_the_cache(
-    cache_control: str, seconds: float | None
-) -> None:
+def test_cache_control_limits_the_time_in_cache(cache_control: str, seconds: float | None) -> None:
     assert freshness(CIMultiDict({"Cache-Control": cache_control}))[0] == seconds
 
 

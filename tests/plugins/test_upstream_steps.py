@@ -290,9 +290,7 @@ def test_credential_in_the_response_is_masked(try_: Try, auth: str, sent: str) -
     assert sent not in shown
 
 
-def test_mapping_that_hides_an_error_is_warned_of(
-    try_: Try, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_mapping_that_hides_error_is_warned_of(try_: Try, caplog: pytest.LogCaptureFixture) -> None:
     """The directory reports an error with status 200, which is read as "not found"."""
     try_.change("    response:\n", "    response:\n      found_when: ok\n")
     try_.respond(b'{"ok": false, "error": "busy"}')

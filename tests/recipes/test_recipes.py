@@ -202,9 +202,7 @@ def test_wrong_path_is_never_not_found(servers: Servers, tmp_path: Path, recipe:
         assert is_unavailable(client)
 
 
-def test_wrong_path_with_the_usual_404_is_noticed_by_the_canary(
-    servers: Servers, tmp_path: Path
-) -> None:
+def test_wrong_path_with_usual_404_is_noticed_by_canary(servers: Servers, tmp_path: Path) -> None:
     recipe = BY_TITLE["Plain REST"]
     address = servers.address(recipe.serve) + "/elsewhere"
     with in_front_of(address, recipe, tmp_path) as client:

@@ -139,9 +139,7 @@ def test_a_request_without_end_is_given_up(tmp_path: Path, asked: socket.socket)
 
 
 @pytest.mark.parametrize("server", ["", "fast_path: false", "workers: 2"])
-def test_load_balancer_learns_of_a_stop_while_the_drain_is_delayed(
-    tmp_path: Path, server: str
-) -> None:
+def test_load_balancer_learns_of_a_stop_while_drain_is_delayed(tmp_path: Path, server: str) -> None:
     """The health check fails, and each response closes its connection, also for known clients."""
     settings = ["port: 0", "health_path: /healthz", "drain: {delay: 20s}", "idle_timeout: 20s"]
     text = SERVICE.replace("port: 0, body_timeout: 500ms, idle_timeout: 1s", ", ".join(settings))
@@ -234,9 +232,7 @@ def test_hangup_reloads_the_configuration(tmp_path: Path, asked: socket.socket) 
     assert (line["result"], line["trigger"], line["needs_restart"]) == ("ok", "signal", [])
 
 
-def test_service_without_requests_needs_no_time_to_drain(
-    tmp_path: Path, asked: socket.socket
-) -> None:
+def test_idle_service_needs_no_time_to_drain(tmp_path: Path, asked: socket.socket) -> None:
     with waiting_service(tmp_path, asked, "{timeout: 0s}") as service:
         service.stop()
     assert "unanswered" not in service.read_log()

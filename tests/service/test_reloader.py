@@ -227,9 +227,7 @@ async def test_watched_file_is_reloaded_once_it_rests(path: Path, make: Make) ->
     assert applied.contents == [b"writing 2"]
 
 
-async def test_watched_file_is_not_reloaded_again_after_another_reload(
-    path: Path, make: Make
-) -> None:
+async def test_watched_file_is_not_reloaded_after_another_reload(path: Path, make: Make) -> None:
     reloader, applied = make()
     path.write_text("22")
     await reloader.poll()

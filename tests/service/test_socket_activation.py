@@ -178,9 +178,7 @@ def test_without_sockets_for_this_process_none_is_used_or_passed_on(
 
 
 @WORKERS
-def test_plain_http_on_a_network_is_warned_of_before_the_addresses(
-    tmp_path: Path, workers: int
-) -> None:
+def test_plain_http_on_network_is_warned_of_before_addresses(tmp_path: Path, workers: int) -> None:
     """By the sockets that are served, whose addresses the configuration does not have.
 
     All other warnings of the start come before them, too: also those of a worker.

@@ -80,9 +80,7 @@ def test_cached_head_stores_further_bodies(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("data", OTHER_WAYS.values(), ids=OTHER_WAYS)
-def test_other_requests_bypass_the_fast_path(
-    make_harness: Callable[..., Harness], data: bytes
-) -> None:
+def test_other_requests_bypass_fast_path(make_harness: Callable[..., Harness], data: bytes) -> None:
     """However often it comes, and answered as if there were no fast path."""
     harness, plain = make_harness(), make_harness(fast_path=False)
     teach(harness, ask_for("alice"))
@@ -336,9 +334,7 @@ def test_connection_during_a_drain_is_closed_after_its_response(harness: Harness
     assert draining.done()
 
 
-def test_number_of_cached_heads_is_bounded(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_heads_are_bounded(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """They make room for the newest, which is answered."""
     monkeypatch.setattr(head_template, "_MAX_TEMPLATES", 5)
     sent = [ask_for(f"n{number:02}", b"X-%d: a" % number) for number in range(20)]

@@ -90,9 +90,7 @@ def test_client_that_never_reads_uses_bounded_memory_and_is_closed(
 
 
 @pytest.mark.parametrize("line", [b"\r\n", b"\r"])
-def test_client_sending_empty_lines_is_idle(
-    make_harness: Callable[..., Harness], line: bytes
-) -> None:
+def test_client_of_empty_lines_is_idle(make_harness: Callable[..., Harness], line: bytes) -> None:
     harness = make_harness(limits=HttpLimits(idle_timeout=10.0))
     client = harness.call()
     for _ in range(5):

@@ -155,9 +155,7 @@ def test_killed_process_that_does_not_end_is_killed_again(service: Simulation) -
 
 
 @pytest.mark.parametrize("seconds", [2.6, 3600.0])
-def test_processes_live_on_after_the_machine_was_suspended(
-    service: Simulation, seconds: float
-) -> None:
+def test_processes_live_on_after_machine_was_suspended(service: Simulation, seconds: float) -> None:
     """They have sent nothing meanwhile; one that hangs afterwards is replaced."""
     service.advance(0.9)
     service.pause(seconds)

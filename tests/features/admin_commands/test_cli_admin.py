@@ -129,9 +129,7 @@ def test_purge_of_anything_else_is_wrong_use(
         ("alice", 2, "a nickname must begin with @"),
     ],
 )
-def test_explain_shows_the_backends(
-    used: Path, invoke: Invoke, who: str, code: int, text: str
-) -> None:
+def test_explain_shows_backends(used: Path, invoke: Invoke, who: str, code: int, text: str) -> None:
     done = invoke("explain", who, "--config", used)
     assert (done.exit_code, text in done.output) == (code, True)
     if code < 2:

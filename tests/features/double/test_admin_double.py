@@ -404,9 +404,7 @@ def test_request_of_a_client_that_has_gone_is_in_the_journal(double: Double) -> 
 
 
 @pytest.mark.parametrize(("ids", "subject"), [("none", None), ("full", "@alice")])
-async def test_access_log_names_no_user_unless_it_is_configured(
-    ids: Ids, subject: str | None
-) -> None:
+async def test_access_log_names_no_user_unless_configured(ids: Ids, subject: str | None) -> None:
     lines: list[str] = []
     log = AccessLog(lines.append, json_lines, make_subject_of(ids))
     journal = DoubleState().log_before(log)

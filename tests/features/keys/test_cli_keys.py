@@ -94,9 +94,7 @@ def test_every_option_of_issue_is_stored(run: Run, path: Path) -> None:
         ("9998-12-31T23:59:59Z", datetime(9999, 1, 1, tzinfo=UTC).timestamp() - 1),
     ],
 )
-def test_point_in_time_is_a_duration_or_a_date(
-    run: Run, path: Path, text: str, moment: float
-) -> None:
+def test_point_in_time_is_duration_or_date(run: Run, path: Path, text: str, moment: float) -> None:
     run("issue", "shop", "--create", "--expires", text, "--not-before", "1970-01-01")
     assert (read(path)["shop"].not_before, read(path)["shop"].expires) == (0, moment)
 

@@ -131,9 +131,7 @@ def test_all_wrong_lines_are_reported(import_lines: Import, path: Path) -> None:
     assert not path.exists()
 
 
-def test_file_without_keys_is_an_error_and_creates_no_store(
-    import_lines: Import, path: Path
-) -> None:
+def test_file_without_keys_is_error_and_creates_no_store(import_lines: Import, path: Path) -> None:
     result = import_lines("", " ")
     assert (result.exit_code, result.stderr) == (1, "<stdin>: there is no key in it\n")
     assert not path.exists()

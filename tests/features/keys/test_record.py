@@ -86,9 +86,7 @@ def test_key_is_listed_as_valid_exactly_while_one_of_its_tokens_is_accepted(
         ({"revoked": 5.0, "disabled": True}, "revoked"),
     ],
 )
-def test_key_that_is_rejected_at_any_time_says_why(
-    more: dict[str, Any], rejected: str | None
-) -> None:
+def test_key_rejected_at_any_time_says_why(more: dict[str, Any], rejected: str | None) -> None:
     (api_key,) = api_keys(key(expires=inf, **more))
     assert api_key.rejected == rejected
     assert api_key.is_valid(0.0) == (rejected is None)

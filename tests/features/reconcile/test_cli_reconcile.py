@@ -299,9 +299,7 @@ def test_files_must_be_different(reconcile: Reconcile, tmp_path: Path, same: str
 
 
 @pytest.mark.parametrize("name", ["--state", "--output"])
-def test_no_file_is_written_if_one_cannot_be(
-    reconcile: Reconcile, tmp_path: Path, name: str
-) -> None:
+def test_no_file_is_written_if_one_fails(reconcile: Reconcile, tmp_path: Path, name: str) -> None:
     result = reconcile(HEADER + BOB, name, str(tmp_path / "missing" / "file"))
     assert (result.exit_code, "cannot be written" in result.output) == (2, True)
     written = {each.name for each in tmp_path.iterdir()} - {".gone.json.lock"}
@@ -424,9 +422,7 @@ def test_undetermined_accounts_are_a_part_of_the_valid_ones(
     assert (result.exit_code, "1 of 2 accounts could not be" in result.output) == (3, True)
 
 
-def test_output_keeps_the_rights_of_the_file_that_it_replaces(
-    reconcile: Reconcile, tmp_path: Path
-) -> None:
+def test_output_keeps_rights_of_file_that_it_replaces(reconcile: Reconcile, tmp_path: Path) -> None:
     output = tmp_path / "gone.csv"
     output.write_text("old", encoding="utf-8")
     output.chmod(0o640)
@@ -606,9 +602,7 @@ def test_state_is_not_written_where_the_rows_cannot_be(
 
 
 @pytest.mark.slow
-def test_killed_run_leaves_the_old_state_or_the_new_one(
-    double: IdentityService, tmp_path: Path
-) -> None:
+def test_killed_run_leaves_old_state_or_new_one(double: IdentityService, tmp_path: Path) -> None:
     names = [f"@user{number}" for number in range(2000)]
     (tmp_path / "accounts").write_text("\n".join([*names, ""]), encoding="utf-8")
     (tmp_path / "key").write_text(double.key, encoding="utf-8")

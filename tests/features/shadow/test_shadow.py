@@ -90,9 +90,7 @@ async def test_outcome_that_changes_in_the_meantime_is_no_difference() -> None:
 @pytest.mark.parametrize(
     ("then", "result"), [(THIRD_ALICE, "unverified"), (DOWN, "source_failed"), (None, "unverified")]
 )
-async def test_difference_that_the_source_does_not_confirm_is_none(
-    then: object, result: str
-) -> None:
+async def test_difference_that_source_does_not_confirm_is_none(then: object, result: str) -> None:
     assert await counts_after_a_change(ALICE, OTHER_ALICE, then) == {result: 1}
 
 

@@ -116,9 +116,7 @@ def test_each_result_is_counted(tmp_path: Path, new: LiveDirectory, case: str) -
         assert {each for each, count in record["fields"].items() if count} == fields
 
 
-def test_failure_of_the_source_is_no_question_to_the_shadow(
-    tmp_path: Path, new: LiveDirectory
-) -> None:
+def test_failure_of_the_source_is_no_question_to_shadow(tmp_path: Path, new: LiveDirectory) -> None:
     with live_directory(ALICE) as old:
         old.down.add("@alice")
         source = f"  - {{name: old, kind: upstream, base_url: '{old.url}'}}\n"
@@ -158,9 +156,7 @@ def test_shadow_without_its_canary_is_unverified(tmp_path: Path, new: LiveDirect
         assert scrape(service)("idv_degraded", part="shadow new") == 1
 
 
-def test_hanging_shadow_delays_no_response_and_is_bounded(
-    tmp_path: Path, new: LiveDirectory
-) -> None:
+def test_hung_shadow_delays_no_response_and_is_bounded(tmp_path: Path, new: LiveDirectory) -> None:
     new.held |= {f"@user{i}" for i in range(10)} | {"@alice"}
     text = shadow(new, more="timeout: 20s, max_concurrent: 3,")
     with comparing(tmp_path, config(USERS, text)) as service:
@@ -215,9 +211,7 @@ def test_shadow_that_cannot_be_opened_is_opened_later(
 
 
 @pytest.mark.parametrize("hits", ["false", "true"])
-def test_cached_answers_are_compared_with_hits(
-    tmp_path: Path, new: LiveDirectory, hits: str
-) -> None:
+def test_cached_answers_are_compared_to_hits(tmp_path: Path, new: LiveDirectory, hits: str) -> None:
     """For each of them the source is asked what it holds now."""
     text = config(USERS, shadow(new, f"{ALL}, hits: {hits}"), cache="")
     with comparing(tmp_path, text) as service:

@@ -357,9 +357,7 @@ async def test_answers_of_a_backend_whose_revision_fails_and_of_later_ones_are_d
     assert after.directory.cache.get_stale(QUERY) is None
 
 
-async def test_another_directory_is_followed_and_the_old_one_no_more(
-    path: Path, wall: Ticker
-) -> None:
+async def test_another_directory_is_followed_and_old_one_no_more(path: Path, wall: Ticker) -> None:
     process = Process(path, wall, Source())
     other = directory(Source(), ticker=process.ticker)
     await other.find(QUERY)

@@ -438,9 +438,7 @@ def test_export_does_not_replace_a_pipe(users: Users, folder: Path, path: Path) 
     assert pipe.is_fifo()
 
 
-def test_export_to_a_symbolic_link_replaces_its_target(
-    users: Users, folder: Path, path: Path
-) -> None:
+def test_export_to_a_symlink_replaces_its_target(users: Users, folder: Path, path: Path) -> None:
     sqlite_databases.write(path, ALICE)
     (link := folder / "link.csv").symlink_to(target := folder / "target.csv")
     assert users("export", "--from", "people", link).exit_code == 0

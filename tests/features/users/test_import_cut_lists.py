@@ -189,9 +189,7 @@ def test_last_line_with_the_beginning_of_a_stored_value_is_refused(
     assert "if the row is complete, add a line break" in done.stderr
 
 
-def test_list_that_is_cut_within_its_last_line_break_is_refused(
-    users: Users, source: Source
-) -> None:
+def test_list_cut_within_its_last_line_break_is_refused(users: Users, source: Source) -> None:
     file = source(f"{HEADER}ana,1,Free,\nben,2,Pro,\n".replace("\n", "\r\n")[:-1])
     done = users("import", file, "--to", "people")
     assert (done.exit_code, ":3: the file ends within this row" in done.stderr) == (1, True)
