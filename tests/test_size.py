@@ -51,9 +51,9 @@ SIZES = {
     # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
     # modules that were parts of others; + 15 for the names in a snapshot.
     "product": 36_416,
-    "tests": 72_825,  # - 1,260: one layer for each behaviour, one helper for each set-up
+    "tests": 72_856,  # - 1,260: one layer for each behaviour, one helper for each set-up
     # In hundredths of a line.
-    "tests per line of product": 199,
+    "tests per line of product": 200,
     # Words of Markdown outside of tests and examples.
     # + 1,300 for a README in each feature; + 2,800 for those who take the code up: reasons, reading
     # order, features, plugins, guarding tests.

@@ -34,9 +34,9 @@ _PAUSE = 1.0
 Without a pause, redis-py would reload the layout after each failed command: 0.1 s of CPU time.
 """
 _READ = """
-local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
-local marker = redis.call('GET', KEYS[2]) or ''
-return {redis.call('EXISTS', KEYS[1]), marker, redis.call('INFO', ARGV[1]), run_id}
+local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
+info = info .. redis.call('INFO', ARGV[1])
+return {redis.call('EXISTS', KEYS[1]), redis.call('GET', KEYS[2]) or '', info}
 """
 """Script that reads a user's key and the marker of its slot on one node.
 
@@ -198,13 +198,10 @@ class Cluster:
         return found, problem
 
     async def _read(self, key: str, marker: str, section: str) -> tuple[bool, bytes, str | None]:
-        """Return whether the key exists, a section of INFO, and the problem found, or ``None``."""
-        found, ready, info, run_id = await self.client.execute(
-            "EVAL", _READ, 2, key, marker, section
-        )
-        node, read = self.client.node_of(marker), {**parse_info(info), "run_id": run_id.decode()}
-        problem = self._ready_keys.problem(marker, ready, read, node)
-        return bool(found), info, problem
+        """Return whether the key exists, parts of INFO, and the problem found, or ``None``."""
+        found, ready, info = await self.client.execute("EVAL", _READ, 2, key, marker, section)
+        node = self.client.node_of(marker)
+        return bool(found), info, self._ready_keys.problem(marker, ready, parse_info(info), node)
 
     def _marker(self, slot: int) -> str:
         return f"{self._prefix}ready:{{{_tags()[slot]}}}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from redis.crc import key_slot
 
 from idv_redis.backend import RedisBackend
 from support.databases.redis_cluster import RedisCluster, running_cluster
-from support.databases.redis_server import RedisServer, running_server
+from support.databases.redis_server import RedisServer, commands_of, running_server
 from support.fakes.outcomes import outcome
 from support.processes.service import CONFIG, Client, serving
 from tornado_idv import ByCard, ByNickname, StartError, User
@@ -195,6 +196,28 @@ async def test_a_marker_of_another_run_of_the_node_does_not_count(cluster: Redis
             assert "is missing, so not all users are" in await outcome(backend, stranger)
     finally:
         cluster.mark(node)
+
+
+@pytest.mark.parametrize("value", ["run_id"])
+async def test_a_marker_from_before_a_promotion_does_not_count(value: str) -> None:
+    """The replica lacks the last user; so does the first primary, if it is promoted again."""
+    late = ByNickname("late{user:user0}")
+    with running_cluster() as cluster, cluster.replica(cluster.of("user:user0")) as second:
+        cluster.mark()
+        first, (marker,) = cluster.of("user:user0"), cluster.keys_beside("user:user0")
+        first.run("SET", marker, first.run_id if value == "run_id" else value)
+        turns = [first, second, first] if value == "run_id" else [first, second]
+        async with open_backends([backend_of(cluster)]) as (backend,):
+            for old, new in pairwise(turns):
+                new.wait_for(b"master_link_status:up", "INFO", "replication")
+                if new is turns[-1]:
+                    old.run("ACL", "SETUSER", "default", "-psync", "-sync")
+                    old.run("CLIENT", "KILL", "TYPE", "replica")
+                    old.run(*commands_of(User("Free", "77", late.nickname))[0])
+                    assert await outcome(backend, late) == "found"
+                new.run("CLUSTER", "FAILOVER", "TAKEOVER")
+                old.wait_for(b"role:slave", "INFO", "replication")
+            assert "is older than the last restart, failover" in await outcome(backend, late)
 
 
 async def test_a_node_that_may_evict_users_stops_the_start(cluster: RedisCluster) -> None:
