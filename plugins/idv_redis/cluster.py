@@ -115,7 +115,8 @@ class ReadyKeys:
     the key decides. The ``run_id`` of another run is invalid. The ``run_id`` of this run is valid
     in the first term of the run. Any other text is valid in the first term that this process sees.
     In a later term, it is valid only if this process has found the key missing in this term,
-    because the key was then set in this term.
+    because the key was then set in this term. A node that was not there at the start is in a later
+    term, because a promoted replica is such a node.
     """
 
     def __init__(self) -> None:
@@ -142,7 +143,9 @@ class ReadyKeys:
         evicted keys, because the ``maxmemory-policy`` may have changed, or differ on a replica.
         """
         run_id, number = term = self._term(info)
-        is_known = term in (self._first.setdefault(node, term), self._missing.get(key))
+        if "maxmemory_policy" in info:  # only the check at the start reads this
+            self._first.setdefault(node, term)
+        is_known = term in (self._first.get(node), self._missing.get(key))
         is_of_run = value == run_id.encode()
         name = re.sub(r":\{.{4}\}$", ":{…}", key)  # the tag would show a hash of the user
         until = "unknown users get 503 until"

@@ -198,7 +198,7 @@ async def test_a_marker_of_another_run_of_the_node_does_not_count(cluster: Redis
         cluster.mark(node)
 
 
-@pytest.mark.parametrize("value", ["run_id"])
+@pytest.mark.parametrize("value", ["1", "run_id"])
 async def test_a_marker_from_before_a_promotion_does_not_count(value: str) -> None:
     """The replica lacks the last user; so does the first primary, if it is promoted again."""
     late = ByNickname("late{user:user0}")
