@@ -232,6 +232,15 @@ def test_message_of_any_error_is_logged_without_values() -> None:
     assert masked.endswith(": for …, …: key … or … is invalid")
 
 
+def test_encoded_values_in_a_message_are_masked() -> None:
+    """The upstream quotes the URL of the request, with an API key in it."""
+    query = ByNickname("Eve+x@people.example")
+    for path in ("Eve%2Bx%40people.example", "eve%2bx%40people.example", "bob%40people.example"):
+        url = f"no {path}?key=s3%2Fcr%2Bet: s3/cr+et"
+        masked = reason({"e": url}, query, secrets=["s3/cr+et"], broken_when="e", error="e")
+        assert masked.endswith(": no …?key=…: …")
+
+
 def test_long_message_is_masked_quickly() -> None:
     before = time.process_time()
     reason({"e": "x" * 30_000 + "alic" * 7_500}, broken_when="e", error="e")

@@ -66,9 +66,7 @@ def retry_after(headers: Mapping[str, str]) -> float:
     if _SECONDS.fullmatch(value):
         return float(value)
     until = _date(value)
-    if until is None:
-        return 0.0
-    return max((until - sent_at(headers)).total_seconds(), 0.0)
+    return 0.0 if until is None else max((until - sent_at(headers)).total_seconds(), 0.0)
 
 
 def sent_at(headers: Mapping[str, str]) -> datetime:

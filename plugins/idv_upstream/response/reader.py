@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from copy import copy, deepcopy
 from typing import Any
+from urllib.parse import unquote
 
 from multidict import MultiMapping
 
@@ -17,6 +18,7 @@ from tornado_idv import (
     BackendResult,
     Broken,
     LookupFailed,
+    Masker,
     Query,
     Step,
     Unavailable,
@@ -150,12 +152,12 @@ class ResponseReader:
 
     def _masked(self, message: str, query: Query) -> str:
         """Mask the requested value and secrets in the message, and truncate it."""
-        for secret in sorted(self._secrets(), key=len, reverse=True):
-            message = message.replace(secret, "…")
-        # The value may be in groups, such as "400 012 - 341". A gap beside a character that is no
-        # letter or digit, such as a dot, would make the search take exponential time.
-        requested = r"\W{0,3}".join(map(re.escape, _GAP.split(query.text.removeprefix("@"))))
-        masked = re.sub(requested, "…", message, flags=re.IGNORECASE)[: 10 * _MAX_MESSAGE]
+        value = query.text.removeprefix("@")
+        message = Masker([value])(Masker(self._secrets())(message)).replace(Masker.MASK, "…")
+        # The value may be in groups, such as "400 012 - 341", or in a URL. A gap beside a character
+        # that is no letter or digit, such as a dot, would make the search take exponential time.
+        requested = r"\W{0,3}".join(map(re.escape, _GAP.split(value)))
+        masked = re.sub(requested, "…", unquote(message), flags=re.IGNORECASE)[: 10 * _MAX_MESSAGE]
         return f": {printable(_PRIVATE.sub('…', masked)[:_MAX_MESSAGE])}"
 
     def _is_read(self, response: Response) -> bool:

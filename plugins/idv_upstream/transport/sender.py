@@ -163,9 +163,8 @@ class Sender:
     async def _send_once(self, lookup: _BoundRequest, secret: str) -> Response | NoResponse:
         """Send a request once, and record a ``Retry-After`` in the response."""
         request = lookup.request
-        name, sent = self._echo_header, ""
+        name, sent = self._echo_header, next(self._ids)
         if name is not None:
-            sent = next(self._ids)
             request = replace(request, headers={**request.headers, name: sent})
         request = self._auth.apply(request, secret)
         try:
