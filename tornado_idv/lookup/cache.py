@@ -91,6 +91,8 @@ class AnswerCache:
         """Called with the query at the first hit on an entry that is due for a refresh."""
         self.on_purge: Callable[[], object] = lambda: None
         """Called after each purge, and when `drop_user` drops a user in a file of `persisted`."""
+        self.on_gone: Callable[[Query], object] = lambda _: None
+        """Called when `drop_user` drops a user. Another layer may have the user, too."""
         self.persisted: Sequence[Container[str]] = ()
         """For each snapshot file, the queries (as text) that find the users in this file."""
         self.purges = 0
@@ -229,7 +231,8 @@ class AnswerCache:
         """Drop a user that a lookup no longer finds from all `related` caches and their `calls`."""
         for each in self.related:
             each.calls.pop(query.text, None)
-            each._found.drop_user(query.text)  # noqa: SLF001 - of the same class
+            if each._found.drop_user(query.text):  # noqa: SLF001 - of the same class
+                self.on_gone(query)
         if any(query.text in each for each in self.persisted):
             self.related[-1].on_purge()
 

@@ -32,7 +32,7 @@ class Layer(Protocol):
         """Return an answer from this layer, or else call ``proceed``. See `LookUp`."""
         ...
 
-    def purge(self, purge: Purge) -> None:
+    def purge(self, purge: Purge) -> object:
         """Purge answers from this layer. The directory has already purged its cache."""
         ...
 
@@ -92,6 +92,7 @@ class Directory:
             look_up = partial(each.look_up, proceed=look_up)
         self._single_flight = SingleFlight(cache, look_up, timeout, self._on_outcome)
         cache.on_late_hit = self._single_flight.start_refresh
+        cache.on_gone = lambda query: [each.purge(Purge(queries=(query,))) for each in layers]
         self.observe("plugins", of_plugins, of_plugins)
 
     async def find(self, query: Query) -> Answer:

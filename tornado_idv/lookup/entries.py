@@ -62,13 +62,13 @@ class Entries(Table[Entry]):
                 index[other] = {texts, text}
         return before
 
-    def drop_user(self, text: str) -> None:
-        """Remove all entries of the user found by the query ``text``. Takes constant time."""
-        if not self._count:
-            return
-        texts = self._same_user[hash(text) % self._number].get(text, ())
-        for each in (text, *((texts,) if isinstance(texts, str) else texts)):
-            self.pop(each)
+    def drop_user(self, text: str) -> bool:
+        """Remove the user found by the query ``text``. Return whether an entry was removed."""
+        if before := self._count:
+            texts = self._same_user[hash(text) % self._number].get(text, ())
+            for each in (text, *((texts,) if isinstance(texts, str) else texts)):
+                self.pop(each)
+        return self._count < before
 
     def clear(self) -> None:
         """Remove all entries. The memory of many entries is freed in steps."""

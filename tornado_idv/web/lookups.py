@@ -149,14 +149,8 @@ def _result_of_miss(answer: Answer, limits: KeyLimits | None) -> Result:
     if exceeded is not None:
         # Without this check, concurrent lookups could guess users beyond the limit.
         raise rate_limited(exceeded)
-    cache: CacheResult = "miss"
-    if answer.stale:
-        cache = "stale"
-    elif answer.coalesced:
-        cache = "coalesced"
-    elif answer.shared:
-        cache = "shared"
-    return result_of(answer, limits, cache)
+    cache: CacheResult = "coalesced" if answer.coalesced else "shared" if answer.shared else "miss"
+    return result_of(answer, limits, "stale" if answer.stale else cache)
 
 
 def result_of_error(error: BaseException, cache: CacheResult | None = None) -> Result:

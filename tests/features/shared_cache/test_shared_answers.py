@@ -222,6 +222,22 @@ async def test_user_who_is_gone_is_not_shared_by_another_identifier(ticker: Tick
         assert both.tier.counted.results["purged"] == 1
 
 
+@pytest.mark.parametrize("error", [None, OSError()], ids=repr)
+async def test_user_who_is_gone_is_not_shared_without_a_read_of_this_user(
+    ticker: Ticker, error: OSError | None
+) -> None:
+    """The shared cache has only another identifier, or fails."""
+    async with replicas(ticker) as both:
+        await both.first.find(by_card := ByCard(ALICE.card_number))
+        await both.stored()
+        ticker.now += 301
+        both.backends[0].source.answer, both.cache.error = None, error
+        await both.first.find(by_card if error else QUERY)
+        both.backends[1].source.answer, both.cache.error = DOWN, None
+        await both.stored()
+        await failure(both.second, by_card)
+
+
 async def test_a_purge_is_for_the_shared_answers_too(ticker: Ticker) -> None:
     """Also one by a backend that sees its data change."""
     async with replicas(ticker) as both:

@@ -45,9 +45,7 @@ class SharedAnswers:
         if fresh is not None:
             return fresh
         answer = await proceed(query, min_ttl)
-        if result.answer and result.answer.user and not answer.found:
-            self.purge(Purge(queries=(query,)))  # the user's other identifier may have an answer
-        elif not answer.degraded:
+        if not answer.degraded:
             self.tier.put(self.scope, query, result._replace(answer=self._to_shared(answer)))
         return answer
 
