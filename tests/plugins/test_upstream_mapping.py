@@ -369,6 +369,10 @@ def test_echo_in_another_case_and_of_another_form_is_no_missing_user() -> None:
     page = {"items": [record(login="Alice")]}
     text = "response is for a nickname in another case: see identifiers.nickname_case"
     assert reason(page, **ECHO) == text
+    page, numbers = {"items": [record(card=12)]}, {**ECHO, "card_number": "to_string(card)"}
+    text = "response is for this card number without its leading zeros"
+    assert reason(page, ByCard("0012"), **numbers) == text
+    assert mapper(**numbers).user(ByCard("0123"), page) is None
     page = {"items": [record(card="people/0")]}
     text = "a wrong record: card_number (card) contains characters other than digits"
     assert reason(page, QUERIES[1], **ECHO) == text

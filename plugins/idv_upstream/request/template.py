@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from idv_upstream.request.encoding import Parts, has_dot_segment, is_header_value, render
-from tornado_idv import Broken, ByNickname, Query, strict_json
+from tornado_idv import Broken, Query, strict_json
 
 
 class Request(Struct, frozen=True):
@@ -42,9 +42,7 @@ class RequestTemplate:
 
     def render(self, query: Query) -> Request:
         """Return the request for ``query``."""
-        return self.render_value(
-            query.nickname if isinstance(query, ByNickname) else query.card_number
-        )
+        return self.render_value(query.text.removeprefix("@"))
 
     def render_value(self, value: str) -> Request:
         """Return the request with its placeholders replaced by a value.

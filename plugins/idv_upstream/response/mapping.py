@@ -185,13 +185,16 @@ class ResponseMapper:
 
     def _requested(self, records: list[Any], query: Query) -> list[Any]:
         requested = [each for each in records if self._is_requested(each, query)]
-        if isinstance(query, ByNickname) and not requested:
-            nicknames = {self._nickname_of(each).lower() for each in records}
-            if query.nickname.lower() in nicknames:
-                raise Broken(
-                    "response is for a nickname in another case: see identifiers.nickname_case"
-                )
-        return requested
+        if requested:
+            return requested
+        if isinstance(query, ByCard):
+            if (query.card_number.lstrip("0") or "0") in map(self._card_number_of, records):
+                raise Broken("response is for this card number without its leading zeros")
+        elif query.nickname.lower() in {self._nickname_of(each).lower() for each in records}:
+            raise Broken(
+                "response is for a nickname in another case: see identifiers.nickname_case"
+            )
+        return []
 
     def _is_requested(self, record: Any, query: Query) -> bool:
         if isinstance(query, ByCard):
