@@ -13,7 +13,7 @@ import pytest
 from support.http.certificate import SELF_SIGNED
 from support.http.http_server import until
 from support.processes.reloads import GATED, A, B, Gated, config, reloadable
-from support.processes.service import KEY, Client, make_database, post_request
+from support.processes.service import KEY, Client, lookup_request, make_database, post_request
 from tornado_idv.admin.status import health
 from tornado_idv.keys.token import issue
 from tornado_idv.model import ByNickname
@@ -159,6 +159,19 @@ async def test_request_in_flight_completes_in_its_configuration(
         assert (response.status, response.record["plan"]) == (200, "B")
         await settle()
         assert [each.is_open for each in Gated.made] == [False, True]
+
+
+async def test_user_who_is_not_found_past_the_cache_is_dropped_from_it(tmp_path: Path) -> None:
+    """So no later response has the user, fresh or stale."""
+    async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
+        assert (await harness.ask("@alice")).status == 200
+        (users,) = Gated.made
+        users.name = "alice"  # it knows no nickname with this beginning
+        past = lookup_request("@alice").replace(b"Host:", b"X-IDV-Past-Cache: 1\r\nHost:")
+        client.writer.write(past)
+        assert (await client.read()).status == 404
+        users.down = True
+        assert (await harness.ask("@alice")).status == 503
 
 
 async def test_batch_in_flight_completes_in_its_configuration(tmp_path: Path) -> None:

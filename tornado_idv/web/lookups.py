@@ -128,6 +128,8 @@ async def find_past_cache(api: ApiContext, query: Query, limits: KeyLimits | Non
     """
     if isinstance(end := (await api.directory.explain(query)).end, LookupFailed):
         raise end
+    if not end.found:
+        api.directory.cache.drop_user(query)  # so that no later client gets the user
     result = _result_of_miss(end, limits)  # if no user was found, this charges the miss
     if end.found and limits is not None:
         limits.charge_miss()
