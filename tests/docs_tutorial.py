@@ -39,7 +39,6 @@ class Shell:
     numbers: Iterator[int] = field(default_factory=count)
 
     def run(self, command: str) -> tuple[int, str]:
-        """Return the exit code and the output."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         mark = f"{next(self.numbers)} {_END}"

@@ -281,7 +281,6 @@ def test_every_endpoint_of_the_admin_listener_is_documented() -> None:
 
 
 def test_every_metric_is_documented_with_its_type_and_labels(tmp_path: Path) -> None:
-    """And each that is documented exists."""
     (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     shadow = "  - {name: new, kind: yaml, path: users.yaml, shadow: {sample: 5%}}\nadmin:"
     with serving(WITH_ADMIN.replace("admin:", shadow), tmp_path) as service:

@@ -44,7 +44,6 @@ HOSTILE = {
 
 
 def test_environment_and_file_modes_are_those_of_the_tests(tmp_path: Path) -> None:
-    """Also of a process that a test starts."""
     done = subprocess.run(["env"], capture_output=True, text=True, check=True)
     names = {line.partition("=")[0] for line in done.stdout.splitlines()}
     assert names & HOSTILE.keys() == {"TZ"}

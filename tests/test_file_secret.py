@@ -107,7 +107,6 @@ def test_only_a_reference_to_a_whole_file_follows_the_file(
 
 
 def test_secrets_are_equal_if_they_follow_the_same_file(path: Path, tmp_path: Path) -> None:
-    """Whatever each has read from it up to now."""
     secret = FileSecret("first", path)
     assert secret == FileSecret("second", path)
     assert hash(secret) == hash(FileSecret("second", path))

@@ -101,7 +101,6 @@ nicknames = st.text(NAME_CHARACTERS, min_size=1, max_size=64).filter(is_nickname
 
 @st.composite
 def urls(draw: st.DrawFn, names: st.SearchStrategy[str]) -> str:
-    """A URL in one of its spellings."""
     site = draw(st.sampled_from(SITES))
     origin = draw(in_any_case(site.origin))
     port = draw(st.sampled_from(site.ports))

@@ -23,8 +23,6 @@ QUERIES: Sequence[Query] = BackendConformance.test_an_absent_user_is_not_known_h
 
 
 class Empty(Backend[BackendOptions]):
-    """Has no users."""
-
     async def find(self, query: Query) -> User | None:
         return None
 
@@ -333,8 +331,6 @@ class TestHonest(BackendConformance):
 
 
 class PathOptions(BackendOptions):
-    """The options of a backend over a file."""
-
     path: ConfigPath
     """Where the file is."""
 

@@ -15,7 +15,6 @@ FILE = "users.yaml"
 
 
 def problem(content: bytes) -> str:
-    """Return the problem of a document."""
     with pytest.raises(ConfigError) as caught:
         read(content, FILE)
     (reported,) = caught.value.problems
@@ -139,7 +138,6 @@ def test_misleading_syntax_is_rejected_at_its_position(content: bytes, reported:
 
 @pytest.mark.parametrize("parser", ["CSafeLoader", "SafeLoader"])
 def test_messages_do_not_repeat_values(monkeypatch: pytest.MonkeyPatch, parser: str) -> None:
-    """Also without libyaml."""
     monkeypatch.setattr(yaml_loader, "_Loader", getattr(yaml, parser))
     for content in (
         *(b"alice: &alice 1", b"alice: 1\nalice: 2", b"a: 'alice", b"alice: \xff"),

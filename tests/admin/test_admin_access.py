@@ -96,7 +96,6 @@ def test_liveness_needs_no_key_and_says_nothing_else(open_service: Service) -> N
 
 
 def test_admin_key_is_accepted_off_loopback(open_service: Service) -> None:
-    """Under whatever name: a web page has no key."""
     fields = {"Authorization": f"Bearer {ADMIN_KEY}", "Host": "idv.example:8081"}
     assert ask_admin(open_service, "/health/ready", **fields).status == 200
 
@@ -126,7 +125,6 @@ def test_page_names_its_files_from_the_root_too(service: Service, path: str) -> 
 
 
 def test_media_type_is_checked_off_loopback_too(open_service: Service) -> None:
-    """And in any case, with parameters."""
     key = {"Authorization": f"Bearer {ADMIN_KEY}"}
     for path in POSTS:
         reply = ask_admin(open_service, path, {}, **key, **{"Content-Type": "text/plain"})

@@ -47,7 +47,6 @@ def test_help_has_examples_of_the_command_that_are_valid(
 
 
 def test_main_help_says_how_to_complete(invoke: Invoke, tmp_path: Path) -> None:
-    """And the line of the help does it."""
     bash = find_tool("bash")
     (line,) = re.findall(r"^    (eval .*)$", invoke("--help").stdout, re.MULTILINE)
     script = f"""\

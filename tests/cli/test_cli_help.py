@@ -109,7 +109,6 @@ def test_every_command_has_a_whole_line(invoke: Invoke) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(invoke: Invoke, name: str) -> None:
-    """Also by ``-h``; every option has a text."""
     result = invoke(name, "--help")
     assert result.exit_code == 0
     assert result.stdout == invoke(name, "-h").stdout

@@ -39,7 +39,6 @@ WITHOUT_CONFIG = {"plugins", "drill", "reconcile"}
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder without a configuration."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TORNADO_IDV_CONFIG", raising=False)
     (tmp_path / "list.csv").write_text("nickname,card_number,plan\n")

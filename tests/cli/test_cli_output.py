@@ -61,7 +61,6 @@ def test_output_is_utf8_in_any_locale(folder: Path) -> None:
     ids=" ".join,
 )
 def test_name_of_a_file_that_is_no_text_is_printed(folder: Path, arguments: list[str]) -> None:
-    """Neither UTF-8 nor one line."""
     name = os.fsdecode(arguments[-1].encode() + b"caf\xe9\n.yaml")
     done = command(*arguments[:-1], name, cwd=folder)
     assert done.returncode in {1, 3}

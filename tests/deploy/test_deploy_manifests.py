@@ -38,7 +38,6 @@ def run(*command: str | Path, text: str = "") -> str:
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Return the instructions of the Dockerfile."""
     text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     lines = text.replace("\\\n", " ").splitlines()
     return [(line.split()[0], line.partition(" ")[2]) for line in lines if line]

@@ -70,7 +70,6 @@ class Walk:
         return done.stdout + done.stderr
 
     def status(self, port: int, token: str, host: str = "127.0.0.1") -> int:
-        """Return the status of a lookup of @alice."""
         return int(
             self.run(
                 "curl -sS -o /dev/null -w '%{http_code}' -H 'Content-Type: application/json' "

@@ -186,7 +186,6 @@ def test_bad_plugin_gives_503_or_the_stale_answer(row: Row, unruly: Shared) -> N
 
 
 def test_errors_of_a_plugin_are_logged_without_the_query(unruly: Shared) -> None:
-    """Also at the level debug."""
     for mood in ("raises", "raises_a_group"):
         unruly.become(mood)
         for client in unruly.clients:

@@ -332,7 +332,6 @@ async def test_connection_accepted_before_a_drain_has_a_second_for_its_request()
 
 @pytest.mark.parametrize("cut", [1, POST.index(b"\r\n\r\n") + 3, len(POST) - 5, len(POST) - 1])
 async def test_fast_path_serves_a_request_in_two_segments(cut: int) -> None:
-    """Also what is pipelined behind it."""
     known = Knowing(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     async with connected_client(fast_path=known.connect) as client:
         client.send(POST)

@@ -33,7 +33,6 @@ class Clock:
 
 
 def rejection(ring: KeyRing, token: str) -> str:
-    """Return the reason why a token is rejected."""
     with pytest.raises(InvalidKey) as caught:
         ring.authenticate("bearer", token)
     return caught.value.reason

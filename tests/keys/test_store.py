@@ -197,7 +197,6 @@ def test_error_that_has_ended_the_transaction_itself_is_reported(path: Path) -> 
 
 
 def test_exhausted_descriptors_are_reported(path: Path) -> None:
-    """As they are, and not as a lack of permission."""
     make_store(path, "shop")
     lowest = os.dup(0)
     os.close(lowest)

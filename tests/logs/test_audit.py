@@ -14,7 +14,6 @@ from support.processes.service import CONFIG, USERS, write_config
 
 @pytest.mark.slow
 def test_start_and_stop_are_in_the_audit_log(tmp_path: Path) -> None:
-    """Whatever `logging.level` is."""
     config = f"{CONFIG}{USERS}logging: {{level: error, format: json}}\n"
     with running(write_config(tmp_path, config)) as service:
         service.stop()

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.slow
 def test_successful_health_checks_are_logged_if_configured(
     tmp_path: Path, setting: str, logged: list[int]
 ) -> None:
-    """A failed one always is."""
     config = CONFIG.replace("port: 0,", "port: 0, health_path: /healthz,") + USERS
     config += f"logging: {{format: json, health_checks: {setting}}}\n"
     with running(write_config(tmp_path, config)) as service:

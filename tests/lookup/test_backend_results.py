@@ -52,7 +52,6 @@ async def test_not_found_is_remembered_for_the_shortest_of_what_the_backends_say
 
 @pytest.mark.parametrize("user", [ALICE, None], ids=["found", "not found"])
 async def test_what_must_not_be_remembered_is_not_even_served_stale(user: User | None) -> None:
-    """And drops what was cached before."""
     ticker, backend = Ticker(), FakeBackend(ALICE)
     asked = directory(backend, ticker=ticker)
     await asked.find(QUERY)

@@ -135,7 +135,6 @@ async def test_a_later_answer_replaces_an_earlier_one(
 
 @pytest.mark.parametrize(("answer", "room"), [(FOUND, 10), (ABSENT, 3)], ids=["found", "not found"])
 async def test_often_used_user_is_not_evicted(ticker: Ticker, answer: Answer, room: int) -> None:
-    """Though not each hit renews a place."""
     cache = steady_cache(LIMITS.model_copy(update={"negative_ttl": 300}), ticker)
     for number in range(room):
         await remember(cache, ByCard(str(number)), answer)
@@ -232,7 +231,6 @@ async def test_stale_answer_elsewhere_replaces_none(cache: AnswerCache, ticker: 
 
 
 async def test_failure_that_expires_between_two_reads_is_no_error() -> None:
-    """Real time goes on within one call."""
     cache = AnswerCache(LIMITS, Hurrying())
     source = Source(Unavailable("down"))
     for _ in range(100):

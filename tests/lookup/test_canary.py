@@ -227,7 +227,6 @@ async def test_all_canaries_of_a_list_must_be_found(missing: User) -> None:
 
 
 async def test_each_card_of_a_list_is_looked_up() -> None:
-    """Also where two entries have one nickname."""
     users = Users(BIRD, canary=[BOTH, {**BOTH, "card_number": "9002"}])
     with pytest.raises(Unavailable, match=r"canary 2 \(by card number\) is not found"):
         await ask(guard(users), ABSENT_CARD)
@@ -571,7 +570,6 @@ class TwoServers(Users):
 
 
 async def test_canary_of_another_server_is_no_evidence() -> None:
-    """Not even where that was found just before."""
     both = TwoServers({"a": (ALICE, BIRD), "b": ()}, canary=BY_NICKNAME)
     asking = guard(both)
     assert await is_believed(asking)

@@ -433,7 +433,6 @@ async def test_refreshes_that_never_end_keep_neither_others_nor_callers_waiting(
 
 
 async def test_refreshes_that_wait_can_be_stopped() -> None:
-    """Those that run go on."""
     ticker, own = Ticker(), OwnDispatch(Answer(ALICE, "own"))
     asked = directory(plugins=[own], ticker=ticker)
     queries = await looked_up(asked, ticker, 6)

@@ -54,7 +54,6 @@ async def begun(backend: FakeBackend) -> None:
 
 
 async def leave(caller: asyncio.Task[Any]) -> None:
-    """The caller goes, and is gone."""
     caller.cancel()
     await asyncio.wait([caller], timeout=5)
     assert caller.cancelled()
@@ -501,7 +500,6 @@ async def test_guards_of_one_backend_share_its_concurrency_limit(
 
 @pytest.mark.parametrize("answer", NO_FAILURES.values(), ids=NO_FAILURES)
 async def test_a_probe_that_gets_any_answer_closes_it(answer: object) -> None:
-    """Also a broken one: the backend can be asked."""
     ticker, backend = Ticker(), FakeBackend(DOWN, breaker={"failures": 1})
     asked = guard(backend, timer=ticker)
     await failure(asked)

@@ -91,7 +91,6 @@ async def test_what_another_client_leaves_in_a_session_changes_no_answer(
 def test_what_another_client_leaves_in_a_session_leads_users_to_no_other_table(
     database: Database, pooled: str
 ) -> None:
-    """Neither an export nor an import."""
     database.clear(f"{USERS} GRANT ALL ON users TO idv; INSERT INTO users VALUES ('a', '1', 'b')")
     asyncio.run(leave_state(pooled))
     options = backend_of(database, dsn=pooled, prepared_statements="false").options

@@ -49,7 +49,6 @@ UNLOGGED_TABLES: dict[str, tuple[str, dict[str, Any]]] = {
 async def test_table_that_a_crash_empties_stops_the_start(
     database: Database, script: str, options: dict[str, Any]
 ) -> None:
-    """And is served after what the message advises."""
     database.clear(script)
     backend = backend_of(database, **options)
     with pytest.raises(StartError, match="is UNLOGGED: it is empty after a crash") as caught:

@@ -172,7 +172,6 @@ async def test_a_server_that_restarts_from_an_older_file_has_no_valid_entry(tmp_
 
 @pytest.mark.parametrize("others", [0, 3])
 async def test_evicted_marks_leave_no_valid_entry(server: RedisServer, others: int) -> None:
-    """However often was purged since then."""
     async with replicas(server) as (first, second):
         await first.cache.purge(Purge(queries=(BOB,)))
         await first.find()

@@ -150,7 +150,6 @@ def beside(path: Path, suffix: str) -> Path:
 async def test_a_removed_wal_file_makes_users_uncertain(
     wal: tuple[Path, sqlite3.Connection], suffixes: list[str]
 ) -> None:
-    """Also where a link leads to the file."""
     path, writer = wal
     link = path.with_name("link.db")
     link.symlink_to(path)

@@ -38,8 +38,6 @@ GOOD = http(200, b"{}")
 
 
 class Options(BaseModel):
-    """A model with a credential."""
-
     model_config = ConfigDict(hide_input_in_errors=True)
 
     auth: Credential

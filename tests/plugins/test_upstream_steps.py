@@ -73,7 +73,6 @@ class Try:
         return json.loads(self(*arguments, "--json").stdout)
 
     def steps(self, *arguments: str) -> dict[str, Any]:
-        """The results of the steps by name."""
         return {each["step"]: each["result"] for each in steps_of(self.record(*arguments))}
 
 
@@ -282,7 +281,6 @@ def test_secret_in_the_response_is_masked(references: Try, body: bytes) -> None:
     ids=["bearer", "basic", "header", "query"],
 )
 def test_credential_in_the_response_is_masked(try_: Try, auth: str, sent: str) -> None:
-    """Also if it is written in the file itself."""
     try_.change(f"{{kind: bearer, token: {CANARY}}}", auth)
     try_.respond(json.dumps(["cabbage", sent]).encode(), X_Asked=sent)
     shown = json.dumps(try_.record("@alice"))
@@ -325,7 +323,6 @@ def test_control_characters_are_escaped(try_: Try, body: bytes) -> None:
 
 @pytest.mark.parametrize("status", [404, 503, 401])
 def test_response_whose_body_is_not_read_has_the_same_outcome(try_: Try, status: int) -> None:
-    """Also where the body is too long to be shown."""
     try_.respond(b"<html>" + b" " * 100_000, status)
     record = try_.record("@alice")
     assert {"step": "response", "result": status} in steps_of(record)

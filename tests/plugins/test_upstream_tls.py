@@ -32,7 +32,6 @@ EPOCH = datetime(2001, 1, 1, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:
-    """The authority that our side trusts."""
     return trustme.CA()
 
 
@@ -109,7 +108,6 @@ NOT_BELIEVED: dict[str, tuple[dict[str, Any], str]] = {
 async def test_invalid_certificate_is_broken(
     authority: trustme.CA, folder: Folder, flaw: dict[str, Any], why: str
 ) -> None:
-    """Neither the request nor a credential is sent."""
     named = {"name": "127.0.0.1", **flaw}
     leaf = authority.issue_cert(named.pop("name"), **named)
     trusted = options(ca_file=str(folder.ca(authority)))
@@ -142,7 +140,6 @@ async def test_unknown_authority_is_broken(
 async def test_without_verification_any_certificate_is_accepted_with_a_warning(
     authority: trustme.CA, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At each start."""
     async with serving_tls(authority) as upstream:
         for _ in range(2):
             async with opened(https(upstream), tls=options(verify="false")) as made:
@@ -328,7 +325,6 @@ async def test_unusable_replacement_leaves_the_old_files_in_use(
 async def test_tls_older_than_1_2_is_not_used(
     authority: trustme.CA, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the system allows."""
     make = ssl.create_default_context
 
     def lenient(**named: Any) -> ssl.SSLContext:

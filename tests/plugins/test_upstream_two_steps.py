@@ -120,7 +120,6 @@ async def test_lookup_in_two_steps(
     ],
 )
 async def test_missing_id_is_never_not_found(path: str, first: dict[str, Any]) -> None:
-    """Nor is the user with the id "null" requested."""
     response = {**OPTIONS["response"], "id": path}
     async with behind(json_of(first), UNKNOWN, response=response) as (server, backend):
         result = await outcome(backend, QUERY)

@@ -53,7 +53,6 @@ class Recipe:
     """Whether an answer of a wrong path differs from that of an unknown user."""
 
     def record(self, user: User) -> dict[str, str]:
-        """What this service answers for a user."""
         nickname = user.nickname.lower() if self.folds else user.nickname
         own = user.profile_url if self.tells_profile_url else None
         return {

@@ -66,7 +66,6 @@ async def test_demo_mode_needs_a_restart(tmp_path: Path) -> None:
 
 
 async def test_limits_of_the_listener_are_switched_on_an_open_connection(tmp_path: Path) -> None:
-    """Also for a head that was parsed before."""
     async with reloadable(tmp_path, config(server="fast_path: false")) as harness:
         async with harness.connected() as client:
             long = "@" + "a" * 50
@@ -206,7 +205,6 @@ async def test_batch_that_pauses_completes_in_its_configuration(tmp_path: Path) 
 
 
 async def test_fast_path_learns_nothing_from_a_request_before_the_reload(tmp_path: Path) -> None:
-    """Whose path has no route any more."""
     async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
         old = await harness.held(client)
         await harness.reload(config(B, server="base_path: /b"))
@@ -239,7 +237,6 @@ async def test_removed_backend_is_closed_after_the_last_lookup_of_any_earlier_co
 async def test_lookup_that_does_not_end_delays_the_close_for_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the end of the service not at all."""
     short = "request_timeout: 100ms"
     monkeypatch.setattr(Gated, "find", lambda self, _: stubborn(self))
     async with reloadable(tmp_path, config(A, server=short)) as harness:
@@ -334,7 +331,6 @@ async def test_answers_stay_cached_where_they_are_certainly_right(
 
 
 async def test_change_of_a_kept_backend_purges_the_new_cache(tmp_path: Path) -> None:
-    """And after a reload that failed the old one."""
     async with reloadable(tmp_path, config(*TWO)) as harness:
         await harness.ask("@alice")
         await harness.reload(config(*TWO, "{name: bad, kind: gated, opens: false}"))

@@ -173,7 +173,6 @@ async def test_change_of_the_store_brings_no_key_back_that_a_reload_has_removed(
 
 
 async def test_equal_keys_stay_the_same_objects(tmp_path: Path) -> None:
-    """By which limits and packet cache know them."""
     async with reloadable(tmp_path, config()) as harness:
         ring = harness.service.keys.ring
         before = ring.authenticate("bearer", KEY)

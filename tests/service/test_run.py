@@ -41,7 +41,6 @@ Serve = Callable[..., None]
 
 @pytest.fixture
 def access() -> list[str]:
-    """The access log."""
     return []
 
 

@@ -231,7 +231,6 @@ async def test_key_issued_while_the_process_was_stopped_is_not_invalid(
 async def test_store_that_responds_leaves_no_key_undetermined(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also long after each of its reads has ended."""
     make_store(store, "shop")
     monkeypatch.setattr(service_keys, "_POLL_INTERVAL", 0.02)
     polls = 0
@@ -251,7 +250,6 @@ async def test_store_that_responds_leaves_no_key_undetermined(
 async def test_reload_reads_many_keys_beside_the_event_loop(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And undoes no change of the store meanwhile."""
     make_store(store, "shop")
     merge, threads = KeyRing.merged, set()
 

@@ -204,7 +204,6 @@ def test_file_of_a_successor_is_left_alone(tmp_path: Path, workers: int) -> None
 
 @WORKERS
 def test_file_that_another_has_bound_is_left_alone(tmp_path: Path, workers: int) -> None:
-    """Also before that one listens."""
     path, other = tmp_path / "http.sock", tmp_path / "other.sock"
     with (
         running(write(tmp_path, workers=workers)) as service,

@@ -215,7 +215,6 @@ def test_client_with_ever_new_heads_takes_no_template_that_is_used(
 
 
 def test_sixty_kinds_of_clients_of_one_key_are_learned_in_seconds() -> None:
-    """Also after they have changed to sixty others."""
     ticker = Ticker()
     templates = HeadTemplates[str](ticker)
     for change in range(3):
@@ -255,8 +254,6 @@ def test_form_has_at_most_forty_fields() -> None:
 
 @pytest.mark.parametrize("name", SIGNIFICANT)
 def test_value_of_a_significant_field_makes_another_form_and_no_other_value_does(name: str) -> None:
-    """However the client spells the name."""
-
     def shape(inert: bytes, significant: bytes) -> int | None:
         lines = [b"X-%b: %b", b"%b: %b" % (name.title().encode(), significant), b"A: %b" % inert]
         return shape_of(head_of(lines[0] % (name.encode(), inert), *lines[1:]))

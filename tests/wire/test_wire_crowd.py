@@ -64,7 +64,6 @@ def test_rejected_connection_does_not_count(harness: Harness) -> None:
 
 
 def test_connection_limit_is_logged(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
-    """Each time the same, so that the log folds it."""
     caplog.set_level(logging.WARNING)
     for _ in range(5):
         harness.call()

@@ -131,7 +131,6 @@ def answered(service: ServiceProcess) -> set[str]:
 
 
 def access(service: ServiceProcess) -> list[dict[str, Any]]:
-    """The lines of the access log up to now."""
     lines = map(json.loads, service.read_log().splitlines())
     return [line for line in lines if line["event"] == "request"]
 

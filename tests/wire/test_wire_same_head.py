@@ -42,7 +42,6 @@ def test_id_of_the_client_that_proxies_do_not_know_is_returned_to_those_who_send
 def test_pipelined_data_is_answered_after_the_current_request(
     make_harness: Callable[..., Harness], *, fast_path: bool
 ) -> None:
-    """Also while it waits for its turn."""
     harness = make_harness(fast_path=fast_path)
     client = harness.ask(WRONG, WRONG)
     client.socket.arrive(WRONG)

@@ -95,7 +95,6 @@ async def test_end_of_the_process_is_no_end_of_the_supervisor(
 
 
 async def test_everything_is_sent_before_the_end(control: ControlEnd) -> None:
-    """Also more than a socket takes at once."""
     text = "x" * 1_000_000
 
     async def serve(channel: Channel) -> int:
@@ -109,8 +108,6 @@ async def test_everything_is_sent_before_the_end(control: ControlEnd) -> None:
 
 
 async def test_replies_are_in_the_order_of_the_messages(control: ControlEnd) -> None:
-    """Also after one that is given up."""
-
     async def serve(channel: Channel) -> int:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(channel.ask("overview"), 0.001)

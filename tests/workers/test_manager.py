@@ -270,7 +270,6 @@ async def test_first_worker_that_serves_explains(tmp_path: Path) -> None:
 async def test_explain_without_a_worker_is_503(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, worker: PlayedWorker
 ) -> None:
-    """Which is no unhandled exception."""
     async with managed(tmp_path, worker) as harness:
         assert (await harness.fetch(*EXPLAIN)).code == 503
     assert caplog.messages == []

@@ -72,7 +72,6 @@ def test_service_waits_for_one_process_that_cannot_start_yet(
 
 
 def test_worker_that_serves_after_a_failure_is_no_failed_start(simulation: Simulation) -> None:
-    """Not even if the other one fails after that."""
     simulation.prepare = lambda each: fail(each) if each.name == "worker 1" else None
     simulation.advance(0.1)
     simulation.prepare = FakeProcess.serve

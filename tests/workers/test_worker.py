@@ -77,8 +77,6 @@ class Blocking(Backend[BackendOptions]):
 
 
 class Plugin:
-    """A plugin with these kinds."""
-
     @hookimpl
     def idv_kinds(self) -> Kinds:
         return Kinds({"slow": Slow, "recorded": Recorded, "blocking": Blocking})

@@ -376,7 +376,6 @@ def request(*items: bytes, key: str = KEY) -> bytes:
 def test_fast_path_answers_cached_batches_as_the_handlers_do(
     make: Callable[..., Harness], data: bytes, handled: int
 ) -> None:
-    """And leaves the others to them."""
     seen = []
     for fast_path in (True, False):
         observed: list[tuple[str, bool]] = []

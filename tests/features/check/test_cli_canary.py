@@ -129,7 +129,6 @@ def test_check_fails_where_a_disabled_user_is_found(
 def test_check_warns_of_lookups_that_the_canary_does_not_protect(
     invoke: Invoke, config: Config, folder: Path
 ) -> None:
-    """Of those that the backend serves."""
     sqlite_databases.write(folder / "people.db", BIRD)
     file = config(PEOPLE % "")
     done = invoke("check", "-c", file)

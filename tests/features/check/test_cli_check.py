@@ -41,7 +41,6 @@ backends:
 
 
 def test_a_valid_file_is_summarized(invoke: Invoke, config: Config) -> None:
-    """On one screen, with the texts in one column."""
     path = config("name: users, kind: yaml, path: users.yaml", more="server: {port: 4711}\n")
     result = invoke("check", "-c", path)
     assert (result.exit_code, result.stderr) == (0, "")

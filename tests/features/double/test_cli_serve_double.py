@@ -94,7 +94,6 @@ def test_wrong_use_is_an_error(
 
 @pytest.mark.parametrize("mode", ["r", "w"], ids=["ended", "not readable, as that of nohup"])
 def test_double_without_input_stops_and_leaves_nothing(tmp_path: Path, mode: str) -> None:
-    """Also at the start, before it handles signals."""
     (tmp_path / "users.yaml").write_text(USERS, encoding="utf-8")
     (temporary := tmp_path / "tmp").mkdir()
     arguments = ("serve", "--demo", "users.yaml", "--port", "0", "--stop-on-eof")
@@ -113,7 +112,6 @@ def test_double_without_input_stops_and_leaves_nothing(tmp_path: Path, mode: str
 
 
 def test_double_does_not_outlive_the_program_that_started_it(tmp_path: Path) -> None:
-    """Also if that is killed, and cannot clean up."""
     program = """
 import time
 from tornado_idv.double import IdentityService

@@ -144,7 +144,6 @@ def test_key_that_is_not_issued_is_explained(
 
 @pytest.fixture
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second passes with each look at the clock."""
     seconds = itertools.count(NOW)
     monkeypatch.setattr(time, "time", lambda: next(seconds))
 

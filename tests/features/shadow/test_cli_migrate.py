@@ -277,7 +277,6 @@ def test_service_that_does_not_write_is_a_blocker(read: Read, file: ShadowFile) 
 def test_what_cannot_be_determined_exits_with_3(
     run: Run, name: str, backends: Sequence[str], argument: str, error: str
 ) -> None:
-    """Wrong use with 2."""
     done = run(name, *argument.split(), backends=backends)
     assert (done.exit_code, done.stdout) == (3 if "shadow.db:" in error else 2, "")
     assert error in done.stderr.replace("\n", " ")

@@ -104,7 +104,6 @@ def test_last_result_counts_unless_the_source_failed(file: ShadowFile) -> None:
 
 
 def test_users_who_did_not_match_are_due_after_their_age(file: ShadowFile) -> None:
-    """Also those of a clock that was ahead."""
     rows = [made_up(1, "missing", 3.0), made_up(2, "match", 1.0), made_up(3, "target_failed", 2.0)]
     write(file, *rows, compared("unverified", BY_CARD, 9.0, user=None))
     assert {*file.due(10.0, 6.0, 5)} == {"@user3", "@user1"}

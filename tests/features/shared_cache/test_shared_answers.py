@@ -114,7 +114,6 @@ async def test_a_failing_shared_cache_is_a_miss_and_then_not_called(
 async def test_shared_cache_is_used_within_5_s_after_a_long_outage(
     ticker: Ticker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The outage is logged once."""
     async with replicas(ticker) as both:
         both.cache.error = OSError()
         for _ in range(120):

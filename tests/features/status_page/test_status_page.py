@@ -86,7 +86,6 @@ def service(folder: Path) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def browser(browser: Chrome, service: Service) -> Chrome:
-    """The browser, with the page of the service."""
     resize(browser, 1100, 900)
     open_page(browser, service)
     return browser
@@ -222,7 +221,6 @@ def test_charts_begin_at_the_start_of_the_service(page: Chrome) -> None:
 def test_failing_backend_is_shown_within_5_seconds_and_its_recovery(
     page: Chrome, folder: Path
 ) -> None:
-    """In words, beside the color."""
     database = folder / "users.db"
     eventually(lambda: text(page, "#backends .pill") == "available")
     content = database.read_bytes()
@@ -380,7 +378,6 @@ def test_shadows_have_a_card_where_there_are_any(
 def test_page_asks_for_a_key_where_one_is_needed(
     browser: Chrome, service: Service, tmp_path: Path
 ) -> None:
-    """And does not store it."""
     with serving(OPEN_TO_ALL, tmp_path) as other:
         browser.get(f"{other.admin_url}/status")
         eventually(lambda: shown(browser, "#access"))

@@ -129,7 +129,6 @@ def test_each_wrong_row_is_rejected_with_its_line(users: Users, source: Source) 
 
 
 def test_rejected_rows_are_in_the_order_of_the_list(users: Users, source: Source) -> None:
-    """No row spans lines."""
     given = [user(0), user(1), User("Free", "0", "carl"), User("Free", "9", "user0")]
     csv = source(lines(*given, User("", "8", "x")) + f'x,1,"Free\nand\r\nmore",\n{ALICE_ROW}')
     assert changes(users("import", csv, "--to", "people", "--json")) == (1, 1, 0, 0, 8)
@@ -656,7 +655,6 @@ def test_list_that_cannot_be_read_is_named(users: Users) -> None:
 def test_import_shows_its_progress_on_a_terminal(
     source: Source, config: Config, invoke: Invoke
 ) -> None:
-    """The share that is done."""
     path = config("name: people, kind: sqlite, path: people.db")
     file = source(invoke("users", "generate", "--count", 5000).stdout)
     seen = on_terminal("users", "import", file, "--to", "people", "--config", path)

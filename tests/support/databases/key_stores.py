@@ -24,7 +24,6 @@ CREATED = 1_800_000_000.0
 
 
 def record(key_id: str, token: str, created: float = CREATED, **attributes: object) -> KeyRecord:
-    """Return a key with one token."""
     tokens = (Token(digest(token), created),)
     return KeyRecord(key_id, created, tokens, **attributes)  # type: ignore[arg-type]
 

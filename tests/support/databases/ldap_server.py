@@ -69,7 +69,6 @@ OPTIONS: dict[str, Any] = {
 
 
 def person(uid: str, card: str, *lines: str) -> str:
-    """Return an entry in LDIF."""
     head = [f"dn: uid={uid},{PEOPLE}", "objectClass: inetOrgPerson", f"uid: {uid}", f"cn: {uid}"]
     return "\n".join([*head, f"sn: {uid}", f"employeeNumber: {card}", *lines, "", ""])
 

@@ -51,7 +51,6 @@ class SentinelGroup:
 
     @property
     def urls(self) -> list[str]:
-        """The URLs of the Sentinels."""
         return [f"redis://127.0.0.1:{each.relay.port}" for each in self.sentinels]
 
     def split(self, *side: Node) -> None:

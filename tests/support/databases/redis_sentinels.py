@@ -36,7 +36,6 @@ class Watched:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of a client."""
         urls = [each.url for each in self.sentinels]
         return {"url": "redis://members/0", "sentinels": urls, "service": "members"}
 

@@ -259,7 +259,6 @@ class UserStoreConformance(UserStoreTransactions):
     def test_row_of_a_nickname_that_two_stored_users_have_is_rejected(
         self, table: UserTable
     ) -> None:
-        """None of the two is changed."""
         rows = [("alice", "1", "Free", "then"), ("alice", "2", "Pro", "then")]
         table.create(LOOSE, *rows)
         done = table.load([User("Team", "3", "alice"), User("Free", "4", "bob")])

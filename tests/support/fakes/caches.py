@@ -46,7 +46,6 @@ def fetch(
 
 
 async def refresh(cache: AnswerCache, query: Query, ask: Ask) -> None:
-    """The refresh of an entry."""
     asked = flights(cache)
     asked._look_up = lambda query, _: ask(query)
     await asked.refresh(query)
@@ -70,7 +69,6 @@ async def held(cache: AnswerCache, source: Source) -> asyncio.Future[Answer]:
 
 
 async def leave(caller: asyncio.Future[Answer]) -> None:
-    """The caller goes, and is gone."""
     caller.cancel()
     await asyncio.wait([caller], timeout=5)
     assert caller.cancelled()

@@ -41,7 +41,6 @@ class Person:
 
     @property
     def row(self) -> tuple[str, str, str, None]:
-        """The row of a database table."""
         return self.nickname, self.card, self.plan, None
 
     @property
@@ -51,7 +50,6 @@ class Person:
 
     @property
     def body(self) -> bytes:
-        """The body of the response."""
         return json.dumps(
             {
                 "status": "ok",
@@ -78,7 +76,6 @@ MATCH = 'match: "@a.*|4.*"'
 
 
 def fixture(*people: Person) -> str:
-    """Return a fixture file with its count."""
     return f"count: {len(people)}\nusers:\n" + "".join(each.item for each in people)
 
 

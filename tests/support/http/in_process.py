@@ -125,7 +125,6 @@ class FakeSocket(asyncio.Transport):
         self._loop.call_soon(self._deliver)
 
     def end(self) -> None:
-        """The client sends no more."""
         self._eof = True
         self._loop.call_soon(self._deliver)
 
@@ -221,8 +220,6 @@ class FakeSocket(asyncio.Transport):
 
 
 class FakeClient:
-    """A client of one connection."""
-
     def __init__(self, harness: Harness, ip: str) -> None:
         self._loop = harness.loop
         self.connection = harness.server.connect()
@@ -272,8 +269,6 @@ def read_answers(sent: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 class Counted(HTTPServerConnectionDelegate):
-    """An application that counts what it is asked."""
-
     def __init__(self, app: HTTPServerConnectionDelegate) -> None:
         self.asked = 0
         self._app = app
@@ -366,7 +361,6 @@ class Harness:
 
 
 def issued_keys() -> list[ApiKey]:
-    """The keys of a service when it starts."""
     now = SteppedLoop.now
     return [
         ApiKey("caller", digest(KEY)),

@@ -157,7 +157,6 @@ def chunked(body: bytes, size: int = 5000) -> bytes:
 
 
 def header(request: bytes, name: str) -> str | None:
-    """The value of a header that stands there once."""
     values = re.findall(rb"(?im)^%b: (.*?)\r$" % re.escape(name.encode()), request)
     assert len(values) < 2
     return values[0].decode() if values else None

@@ -22,8 +22,6 @@ OPEN_TO_ALL = (
 
 
 class HasAdmin(Protocol):
-    """A service, of this process or another."""
-
     admin_url: str | None
 
 
@@ -34,8 +32,6 @@ def admin_port(service: HasAdmin) -> int:
 
 @dataclass(frozen=True)
 class AdminReply:
-    """A response of the admin listener."""
-
     status: int
     headers: http.client.HTTPMessage
     body: bytes

@@ -25,8 +25,6 @@ from tornado_idv.web.access_log import AccessLog
 
 
 class GatedOptions(BackendOptions):
-    """The options of `Gated`."""
-
     plan: str = "A"
     knows: str = "[a-z]+"
     opens: bool = True
@@ -72,16 +70,12 @@ class Gated(Backend[GatedOptions]):
 
 
 class Plugin:
-    """A plugin with the kind ``gated``."""
-
     @hookimpl
     def idv_kinds(self) -> Kinds:
         return Kinds({"gated": Gated})
 
 
 class Response(NamedTuple):
-    """A response; ``record`` is its body."""
-
     status: int
     record: dict[str, Any]
 

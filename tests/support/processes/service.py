@@ -137,11 +137,9 @@ class Client:
         return reply
 
     def by_input(self, text: str) -> Reply:
-        """The answer to a nickname or profile URL."""
         return self.post(_URL, json.dumps({"input": text}).encode())
 
     def by_card(self, text: str) -> Reply:
-        """The answer to a card number."""
         return self.post(_CARD, json.dumps({"card_number": text}).encode())
 
 
@@ -229,7 +227,6 @@ def serving_on_tornado_server(folder: Path) -> Iterator[int]:
 
 @contextmanager
 def serving_yaml(folder: Path) -> Iterator[Service]:
-    """The service over a fixture file."""
     with serving(CONFIG + USERS, folder) as service:
         yield service
 
