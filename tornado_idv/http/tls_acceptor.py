@@ -109,10 +109,7 @@ class TlsAcceptor:
     async def _handshake(self, accepted: socket.socket) -> None:
         with suppress(OSError):  # includes all errors of TLS and timeouts
             transport, _ = await self._loop.connect_accepted_socket(
-                self._connect,
-                accepted,
-                ssl=self._context,
-                ssl_handshake_timeout=self._timeout,
+                self._connect, accepted, ssl=self._context, ssl_handshake_timeout=self._timeout
             )
             # asyncio and uvloop have this method; `asyncio.Transport` does not declare it.
             set_limits = getattr(transport, "set_read_buffer_limits", None)
