@@ -101,6 +101,24 @@ def test_lines_that_cannot_be_written_are_dropped_and_reported(
     assert reader.text == f"{LINE}2 lost\n"
 
 
+def test_next_line_is_readable_after_a_write_that_failed_within_a_line() -> None:
+    """As on a full disk: the rest of the line is lost, and only this line."""
+    disk, room = bytearray(), [10, 0, 0, 100, 100]
+
+    def write(data: memoryview) -> int:
+        if not (taken := data[: room.pop(0)]):
+            raise OSError(28, "No space left on device")
+        disk.extend(taken)
+        return len(taken)
+
+    writer = LogWriter(write, describe)
+    for lines in (2, 1, 1):
+        writer.put(LINE * lines)
+        writer.flush()
+    writer.close()
+    assert (bytes(disk), writer.dropped) == (b"a line\na l\na line\n2 lost\n", 2)
+
+
 def test_a_close_waits_for_no_stalled_reader(reader: Reader, writer: LogWriter) -> None:
     stall_with_a_line(reader, writer)
     began = time.monotonic()

@@ -42,6 +42,7 @@ class LogWriter:
         self._waiting: list[str] = []
         self._unwritten = 0
         self._closed = False
+        self._missing = b""  # the line break, after a write that failed within a line
         self._changed = threading.Condition()
         threading.Thread(target=self._run, name="log writer", daemon=True).start()
 
@@ -86,12 +87,14 @@ class LogWriter:
 
     def _write_out(self, text: str) -> bool:
         """Write the text. After an error, count the rest as dropped."""
-        data = memoryview(text.encode("utf-8", "backslashreplace"))
+        data = memoryview(self._missing + text.encode("utf-8", "backslashreplace"))
         try:
             while data:
-                data = data[self._write(data) :]
+                if count := self._write(data):
+                    self._missing = b"" if data[count - 1] == ord("\n") else b"\n"
+                data = data[count:]
         except OSError:
             with self._changed:
-                self.dropped += bytes(data).count(b"\n")
+                self.dropped += bytes(data).lstrip(b"\n").count(b"\n")
             return False
         return True
