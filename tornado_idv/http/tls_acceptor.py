@@ -83,11 +83,8 @@ class TlsAcceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                _log.error(
-                    "cannot accept a connection (%s); next attempt in %d s",
-                    error.strerror,
-                    _RETRY_AFTER,
-                )
+                text = "cannot accept a connection (%s); next attempt in %d s"
+                _log.error(text, error.strerror, _RETRY_AFTER)
                 self._loop.remove_reader(self._sock)
                 self._retry = self._loop.call_later(_RETRY_AFTER, self._resume)
                 return
