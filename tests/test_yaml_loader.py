@@ -22,18 +22,7 @@ def problem(content: bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "0012",
-        "no",
-        "yes",
-        "null",
-        "~",
-        "1e5",
-        "40:00",
-        "2020-01-01",
-        "=",
-    ],
+    "text", ["0012", "no", "yes", "null", "~", "1e5", "40:00", "2020-01-01", "="]
 )
 def test_a_scalar_is_text(text: str) -> None:
     assert read(f"a: {text}".encode(), FILE) == {"a": text}
@@ -85,10 +74,7 @@ REFUSED = {
     "tag": (b"a: !!str 1", "1:4: tags are refused; every scalar is read as text"),
     "tag of none": (b"a: ! 1", "1:4: tags are refused"),
     "member twice": (b"a: 1\nb: 2\na: 3", "3:1: duplicate member, first on line 1"),
-    "member twice in a flow": (
-        b'{a: 1,\n "a": 2}',
-        "2:2: duplicate member, first on line 1",
-    ),
+    "member twice in a flow": (b'{a: 1,\n "a": 2}', "2:2: duplicate member, first on line 1"),
     "list as a name": (b"? [a]\n: b", "1:3: a member's name must be plain text"),
     "second document": (b"a: 1\n---\nb: 2", "2:1: a second document; only one is allowed"),
     "33 levels": (b"[" * 33 + b"]" * 33, "1:33: nested deeper than 32 levels"),

@@ -103,6 +103,14 @@ def test_unknown_method_is_left_to_the_route() -> None:
     assert (head.headers["Host"], head.content_length, head.keep_alive) == ("unknown", 0, False)
 
 
+def test_client_with_an_unknown_method_does_not_choose_its_address() -> None:
+    """A proxy may append a line with the address, behind a line that this parser rejects."""
+    for field, address in {"X: \x01": None, "Connection: upgrade\r\nUpgrade: x": "::1,::2"}.items():
+        fields = ("X-Forwarded-For: ::1", field, "X-Forwarded-For: ::2")
+        head = read("Host: x", *fields, line="BREW /tea HTTP/1.1")
+        assert head.headers.get("X-Forwarded-For") == address
+
+
 @pytest.mark.parametrize(
     ("fields", "line", "expects"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -100,6 +101,21 @@ def test_revoked_key_does_not_stay_valid_if_the_file_is_overwritten_during_a_rea
     assert followed.poll()
     assert followed.rejection("shop") == "revoked"
     assert followed.rejection("partner") is None
+
+
+def test_revoked_key_does_not_stay_valid_after_a_read_of_half_a_copy(followed: Followed) -> None:
+    """What is read while the copy pauses has the new revision, and the old keys."""
+    before = followed.path.read_bytes()
+    execute(followed.path, "UPDATE keys SET revoked = 1.0 WHERE id = 'shop'")
+    after = followed.path.read_bytes()
+    followed.path.write_bytes(after[:8192] + before[8192:])
+    assert followed.poll()
+    followed.path.write_bytes(after)
+    os.utime(followed.path, (1, 1))  # the clock of a file system has steps of 4 ms
+    assert followed.poll()
+    assert followed.rejection("shop") == "revoked"
+    followed.follower.write_last_used({"partner": CREATED})
+    assert not followed.poll()
 
 
 def test_change_of_one_of_many_keys_leaves_the_others_as_they_are(

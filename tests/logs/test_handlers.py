@@ -388,6 +388,26 @@ def writes_to_stderr(monkeypatch: pytest.MonkeyPatch, text: str, *, shared: bool
     return written
 
 
+def test_finalizer_that_logs_waits_for_no_thread_that_logs() -> None:
+    """The garbage collector may run it in the writer's thread, during a tick."""
+    with put_back():
+        output = configure_logging("info", "json")
+        other = threading.Thread(target=logging.error, args=["other"], daemon=True)
+        is_logged = threading.Event()
+
+        def finalize() -> float:
+            if other.ident is None:
+                other.start()
+                other.join(0.5)  # until it waits for the lock
+                logging.getLogger("x").error("finalizer")
+                is_logged.set()
+            return 0.0
+
+        output.folding._clock = finalize
+        assert is_logged.wait(10)
+        output.close()
+
+
 @pytest.mark.parametrize("length", [10, 300, 3000, 5000])
 def test_lines_of_several_processes_are_written_whole(
     length: int, monkeypatch: pytest.MonkeyPatch

@@ -87,9 +87,7 @@ def test_stalled_reader_loses_lines_and_does_not_block(reader: Reader, writer: L
     assert writer.dropped == 10
 
 
-def test_lines_that_cannot_be_written_are_dropped_and_reported(
-    reader: Reader, writer: LogWriter
-) -> None:
+def test_lines_that_cannot_be_written_are_reported(reader: Reader, writer: LogWriter) -> None:
     """As on a full disk, or when the reader is gone."""
     reader.broken = True
     writer.put(LINE * 2)
@@ -99,6 +97,37 @@ def test_lines_that_cannot_be_written_are_dropped_and_reported(
     writer.put(LINE)
     writer.close()
     assert reader.text == f"{LINE}2 lost\n"
+
+
+def test_next_line_is_readable_after_a_write_that_failed_within_a_line() -> None:
+    """As on a full disk: the rest of the line is lost, and only this line."""
+    disk, room = bytearray(), [10, 0, 0, 100, 100]
+
+    def write(data: memoryview) -> int:
+        if not (taken := data[: room.pop(0)]):
+            raise OSError(28, "No space left on device")
+        disk.extend(taken)
+        return len(taken)
+
+    writer = LogWriter(write, describe)
+    for lines in (2, 1, 1):
+        writer.put(LINE * lines)
+        writer.flush()
+    writer.close()
+    assert (bytes(disk), writer.dropped) == (b"a line\na l\na line\n2 lost\n", 2)
+
+
+def test_nothing_is_called_while_the_lock_is_held(writer: LogWriter) -> None:
+    """The garbage collector may run a finalizer there, which waits for a thread that logs."""
+
+    def measure(text: str) -> int:
+        other = threading.Thread(target=writer.put, args=[LINE], daemon=True)
+        other.start()
+        other.join(5)
+        assert not other.is_alive()
+        return str.__len__(text)
+
+    writer.put(type("Text", (str,), {"__len__": measure})(LINE))
 
 
 def test_a_close_waits_for_no_stalled_reader(reader: Reader, writer: LogWriter) -> None:

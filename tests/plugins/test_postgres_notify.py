@@ -154,10 +154,7 @@ CHANGES: dict[str, tuple[str, set[Query]]] = {
     ),
     "update": (
         "UPDATE users SET nickname = 'alicia', card_number = '78' WHERE nickname = 'alice'",
-        {
-            *(ByNickname("alice"), ByNickname("alicia")),
-            *(ByCard(ALICE.card_number), ByCard("78")),
-        },
+        {*(ByNickname("alice"), ByNickname("alicia")), *(ByCard(ALICE.card_number), ByCard("78"))},
     ),
     "delete": (
         "DELETE FROM users WHERE nickname = 'bob'",
@@ -284,10 +281,7 @@ async def test_everything_is_purged_after_changes_past_the_triggers_of_the_table
 
 @pytest.mark.parametrize("key", ["LIST (plan)", "LIST (nickname)", "RANGE ((lower(nickname)))"])
 async def test_init_makes_what_a_partition_key_allows(
-    database: Database,
-    apply_init: Callable[[], Any],
-    caplog: pytest.LogCaptureFixture,
-    key: str,
+    database: Database, apply_init: Callable[[], Any], caplog: pytest.LogCaptureFixture, key: str
 ) -> None:
     """And can be run again; the start advises nothing that cannot be run."""
     columns = "nickname text, card_number text, plan text, profile_url text"

@@ -186,9 +186,7 @@ OTHER_TABLES = {
 
 @pytest.mark.parametrize("change", list(OTHER_TABLES.values()), ids=list(OTHER_TABLES))
 async def test_not_found_in_another_table_is_an_error_and_not_believed(
-    database: Database,
-    change: str,
-    caplog: pytest.LogCaptureFixture,
+    database: Database, change: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await asyncio.to_thread(database.run, "DROP TABLE IF EXISTS extensions.users")
     backend = backend_of(database, pool={"max": "1"})

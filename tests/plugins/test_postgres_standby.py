@@ -104,10 +104,7 @@ def run(cluster: Cluster, database: Database) -> Run:
 
 @asynccontextmanager
 async def running_each(
-    run: Run,
-    standby: int,
-    changes: dict[str, list[Sequence[Query]]] | None = None,
-    **options: Any,
+    run: Run, standby: int, changes: dict[str, list[Sequence[Query]]] | None = None, **options: Any
 ) -> AsyncIterator[dict[str, PostgresBackend]]:
     """Open a backend of each kind on the standby alone; ``changes`` are those that they report."""
     backends = {}

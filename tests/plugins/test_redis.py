@@ -138,9 +138,7 @@ async def test_a_wrong_password_stops_the_start_and_is_not_shown(server: RedisSe
 
 
 async def test_a_password_that_is_changed_in_its_file_is_used(
-    server: RedisServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tornado_idv.files.FileSecret.check_interval", 0.0)
     secret = yaml_loader.FileText(server.url)
@@ -249,11 +247,7 @@ BROKEN: dict[str, tuple[tuple[str | bytes, ...], Query, str]] = {
     ),
     "card of another user": (("SET", f"card:{ALICE.card_number}", "bob"), CARD, ANOTHER_CARD),
     "card of a missing user": (("SET", "card:77", "carol"), ByCard("77"), ANOTHER_CARD),
-    "no UTF-8": (
-        ("HSET", "user:alice", "plan", b"\xff"),
-        NICKNAME,
-        "a value is not valid UTF-8",
-    ),
+    "no UTF-8": (("HSET", "user:alice", "plan", b"\xff"), NICKNAME, "a value is not valid UTF-8"),
     "no permission": (("ACL", "SETUSER", "default", "-hgetall"), NICKNAME, NO_RIGHT),
 }
 

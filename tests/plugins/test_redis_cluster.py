@@ -249,8 +249,7 @@ async def test_unknown_users_of_a_node_that_evicted_keys_are_unavailable(
 
 
 async def test_a_user_who_is_loaded_during_a_lookup_is_found_or_unavailable(
-    cluster: RedisCluster,
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The user was not there before the script, which finds the key."""
     async with open_backends([backend_of(cluster)]) as (backend,):

@@ -246,10 +246,7 @@ async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
 
 
 async def test_notifications_come_from_the_postgres_server_that_lookups_use(
-    databases: Databases,
-    tmp_path: Path,
-    kind: type[Backend[Any]],
-    monkeypatch: pytest.MonkeyPatch,
+    databases: Databases, tmp_path: Path, kind: type[Backend[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when they are back at the first host, while the second one is still there."""
     from idv_postgres.listener import Listener  # noqa: PLC0415

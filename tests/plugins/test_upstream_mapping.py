@@ -38,11 +38,7 @@ FOUND = {
     "0 is true": ({"found_when": "id"}, record(id=0), ALICE),
     "number of cards": ({"card_number": "to_string(card)"}, record(card=12), "12"),
     "kept case": ({"nickname": "lower(login)"}, record(login="ALICE"), ALICE),
-    "without prefix": (
-        {"nickname": "trim_prefix(login, 'EX-')"},
-        record(login="EX-alice"),
-        ALICE,
-    ),
+    "without prefix": ({"nickname": "trim_prefix(login, 'EX-')"}, record(login="EX-alice"), ALICE),
     "without suffix": ({"nickname": "trim_suffix(mail, '@x')"}, record(mail="alice@x"), ALICE),
     "part": ({"plan": "split(path, '/') | [1]"}, record(path="a/Free/b"), ALICE),
     "replaced": ({"card_number": "replace(card, '-', '')"}, record(card="00-12"), ALICE),
@@ -62,11 +58,7 @@ FOUND = {
         {"items": [record(login="alice2", card="7"), RECORD, record(login="malice", card="8")]},
         ALICE,
     ),
-    "echo in two cases": (
-        ECHO,
-        {"items": [record(login="Alice", card="9"), RECORD]},
-        ALICE,
-    ),
+    "echo in two cases": (ECHO, {"items": [record(login="Alice", card="9"), RECORD]}, ALICE),
     "default for a number that is missing": (
         {"plan": {"path": "to_string(level)", "default": "Free"}},
         RECORD,
@@ -96,11 +88,7 @@ FOUND = {
         User("Free", "0012", "alice", "https://x"),
     ),
     "profile null": ({"profile_url": "url"}, record(url=None), ALICE),
-    "profile mapped": (
-        {"profile_url": {"path": "url", "value_map": {"a": "b"}}},
-        RECORD,
-        ALICE,
-    ),
+    "profile mapped": ({"profile_url": {"path": "url", "value_map": {"a": "b"}}}, RECORD, ALICE),
 }
 
 
@@ -165,11 +153,7 @@ BROKEN = {
         "response is for a user other than requested",
     ),
     "missing": ({}, record(plan=None), "plan (plan) is missing"),
-    "number of plan": (
-        {},
-        record(plan=1),
-        "plan (plan) is a number, not text; use to_string(plan",
-    ),
+    "number of plan": ({}, record(plan=1), "plan (plan) is a number, not text; use to_string(plan"),
     "surrogate": ({}, record(plan="canary\ud800"), "plan (plan) has a lone surrogate"),
     "number of url": ({"profile_url": "id"}, RECORD, "profile_url (id) is a number"),
     "empty url": ({"profile_url": "u"}, record(u=""), "profile_url (u) is empty"),
@@ -541,8 +525,7 @@ def test_functions_for_ldap(text: str, value: dict[str, Any], result: object) ->
 
 
 @pytest.mark.parametrize(
-    ("value", "result"),
-    [(None, None), ("a", "a"), (7, "7"), (True, "true"), ([1, "a"], '[1,"a"]')],
+    ("value", "result"), [(None, None), ("a", "a"), (7, "7"), (True, "true"), ([1, "a"], '[1,"a"]')]
 )
 def test_null_is_no_text(value: object, result: str | None) -> None:
     """The text "null" would be a plan, or the id in a second request."""

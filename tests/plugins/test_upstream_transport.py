@@ -215,11 +215,7 @@ def packed(size: int) -> bytes:
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        http(200, b"0" * MAX_BODY),
-        chunked(b"0" * MAX_BODY),
-        packed(MAX_BODY),
-    ],
+    [http(200, b"0" * MAX_BODY), chunked(b"0" * MAX_BODY), packed(MAX_BODY)],
     ids=["by length", "in chunks", "gzip"],
 )
 async def test_body_of_64_kib_is_accepted(answer: bytes) -> None:

@@ -228,11 +228,7 @@ async def test_query_of_the_other_kind_takes_one_step() -> None:
     ],
 )
 async def test_user_is_cached_as_long_as_both_responses_allow(
-    first: tuple[str, ...],
-    second: tuple[str, ...],
-    ttl: float | None,
-    *,
-    storable: bool,
+    first: tuple[str, ...], second: tuple[str, ...], ttl: float | None, *, storable: bool
 ) -> None:
     answers = [
         json_of({"owner": 7}, 200, *first),

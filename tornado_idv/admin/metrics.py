@@ -115,8 +115,7 @@ class _ReportCollector(Collector):
         yield gauge("idv_fixture_users", "Users of a backend, if known.", users, "backend")
 
     def _cache(self) -> Iterator[core.Metric]:
-        counters = self._counters
-        entries = self._process.cache_entries
+        counters, entries = self._counters, self._process.cache_entries
         yield gauge("idv_cache_entries", "Entries of the cache.", entries, "kind")
         yield counter("idv_cache_lookups", "Lookups.", cache_lookups(counters), "result")
         text = "Cache entries dropped to make room for others."
@@ -131,8 +130,7 @@ class _ReportCollector(Collector):
         text = "Longest delay of the event loop since the last scrape."
         yield gauge("idv_event_loop_lag_seconds", text, {(): self._process.max_lag})
         states = {each.name.lower(): self._process.connections.get(each.name, 0) for each in State}
-        text = "Open connections of the public listener."
-        yield gauge("idv_connections", text, states, "state")
+        yield gauge("idv_connections", "Open connections of the public listener.", states, "state")
         text = "Maximum connections of the public listener, in all processes."
         yield gauge("idv_connections_limit", text, {(): self._process.connections_limit})
         yield counter("idv_reloads", "Reloads of the configuration.", counters.reloads, "result")

@@ -7,13 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tornado_idv.admin.operations import Part, Record, parse_query
-from tornado_idv.admin.report import (
-    PartReport,
-    Phase,
-    ProcessReport,
-    Reloads,
-    Report,
-)
+from tornado_idv.admin.report import PartReport, Phase, ProcessReport, Reloads, Report
 from tornado_idv.admin.sources import guard_report
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.shared import Purge

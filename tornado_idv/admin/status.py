@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from functools import cache, partial
 from importlib.metadata import version
-from itertools import islice
 from pkgutil import resolve_name
 
 from msgspec import to_builtins
@@ -121,8 +120,7 @@ def part_record(part: PartReport | None) -> Record | None:
 
 
 def _keys(keys: KeyOverview, now: float) -> Record:
-    coming = (each for each in keys.expirations.items() if each[1] > now)
-    expiring = list(islice(coming, _MAX_EXPIRING))
+    expiring = [each for each in keys.expirations.items() if each[1] > now][:_MAX_EXPIRING]
     return {
         "count": keys.count,
         "next_expiry": _time_or_none(expiring[0][1] if expiring else None),

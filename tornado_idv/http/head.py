@@ -7,7 +7,6 @@ rejected, even if llhttp accepts it.
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from http import HTTPStatus
 
 import httptools
@@ -62,8 +61,12 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
     except httptools.HttpParserInvalidMethodError:
         # The application responds to a method unknown to llhttp. Then the connection is closed.
         fields = _Headers()
-        with suppress(httptools.HttpParserError, httptools.HttpParserUpgrade):
+        try:
             httptools.HttpRequestParser(fields).feed_data(b"GET" + data[request_line.end(1) :])
+        except httptools.HttpParserUpgrade:
+            pass
+        except httptools.HttpParserError:  # the entry of a trusted proxy may be in the unread part
+            fields.pop("X-Forwarded-For", None)
         fields["Host"] = "unknown"  # the sent value is not checked
         start_line = _start_line(request_line)
         return RequestHead(start_line, fields, 0, keep_alive=False, expects_continue=False)

@@ -83,11 +83,8 @@ class TlsAcceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                _log.error(
-                    "cannot accept a connection (%s); next attempt in %d s",
-                    error.strerror,
-                    _RETRY_AFTER,
-                )
+                text = "cannot accept a connection (%s); next attempt in %d s"
+                _log.error(text, error.strerror, _RETRY_AFTER)
                 self._loop.remove_reader(self._sock)
                 self._retry = self._loop.call_later(_RETRY_AFTER, self._resume)
                 return
@@ -109,10 +106,7 @@ class TlsAcceptor:
     async def _handshake(self, accepted: socket.socket) -> None:
         with suppress(OSError):  # includes all errors of TLS and timeouts
             transport, _ = await self._loop.connect_accepted_socket(
-                self._connect,
-                accepted,
-                ssl=self._context,
-                ssl_handshake_timeout=self._timeout,
+                self._connect, accepted, ssl=self._context, ssl_handshake_timeout=self._timeout
             )
             # asyncio and uvloop have this method; `asyncio.Transport` does not declare it.
             set_limits = getattr(transport, "set_read_buffer_limits", None)

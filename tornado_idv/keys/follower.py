@@ -14,7 +14,7 @@ from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.store_location import KeyStoreLocation
-from tornado_idv.keys.stored_keys import EMPTY
+from tornado_idv.keys.stored_keys import EMPTY, StoredKeys
 
 _log = logging.getLogger(__name__)
 _BUSY_TIMEOUT = 0.5
@@ -56,6 +56,9 @@ class StoreFollower:
         An unchanged key stays the same object. Without any change, ``keys`` is the same object.
         """
         with self.location.opened(busy_timeout=_BUSY_TIMEOUT) as store:
+            if self.location.overwritten:
+                self._snapshot = StoredKeys(self._snapshot.keys, None, None)
+                self.location.overwritten = False
             snapshot = store.api_keys(self._snapshot)
         if snapshot is not self._snapshot:
             self._warn_of_returned(snapshot.keys)

@@ -137,6 +137,7 @@ class KeyStoreFile(KeyStoreLocation):
 
     def __init__(self, setting: Path) -> None:
         super().__init__(setting, str(setting))
+        self._written: tuple[FileSignature | None, bytes] = None, b""
 
     @contextmanager
     def connected(self, *, busy_timeout: float, read_only: bool) -> Iterator[_Database]:
@@ -166,6 +167,11 @@ class KeyStoreFile(KeyStoreLocation):
                 )
             # Otherwise a large change would lock out readers before its commit.
             database.execute("PRAGMA cache_spill = OFF")
+            if (signature := FileSignature.find(path)) != self._written[0]:
+                with database.reading():
+                    count = database.serialize()[24:28]  # SQLite changes it with each write
+                self.overwritten |= count == self._written[1]
+                self._written = signature, count
             yield database
 
     def create(self) -> bool:

@@ -19,12 +19,14 @@ class KeyStoreLocation(ABC):
     """The location of a key store. Only one thread at a time may use it.
 
     ``setting`` is ``auth.store``: a path, or a URL, possibly with a password. ``name`` is the name
-    of the store in messages, never with a password.
+    of the store in messages, never with a password. If ``overwritten`` is true, keys may have
+    changed without a change of the revision. A reader of all keys sets it to false.
     """
 
     def __init__(self, setting: Path | SecretStr, name: str) -> None:
         self.setting = setting
         self.name = name
+        self.overwritten = False
 
     @contextmanager
     def opened(

@@ -55,14 +55,12 @@ class FailedAuthLimiter:
 
         ``address`` is in canonical form. An IPv4-mapped address is written as IPv4.
         """
-        limit = self._limit
-        if limit is None:
+        if (limit := self._limit) is None:
             return None
         now, tats = self._clock(), self._tats
         first, second = self._find_places(address)
         tat = max(min(tats[first], tats[second]), now)
-        exceeded = limit.exceeded(tat, now)
-        if exceeded is not None:
+        if (exceeded := limit.exceeded(tat, now)) is not None:
             return exceeded
         tat += limit.interval
         # A higher TAT belongs to another address with the same place: it must not decrease.

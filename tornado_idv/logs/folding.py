@@ -36,12 +36,12 @@ class Folding:
         self._write = write
         self._clock = clock
         self._folds: dict[tuple[str, str], Fold] = {}  # the oldest first
-        # Reentrant: the garbage collector may run a finalizer that logs.
-        self._lock = threading.RLock()
+        # Reentrant, and also the handler's lock, as the garbage collector may run code that logs.
+        self.lock = threading.RLock()
 
     def should_write(self, logger: str, event: str, level: str) -> bool:
         """Return whether to write this event. If not, count it."""
-        with self._lock:
+        with self.lock:
             self.expire()
             if (fold := self._folds.get((logger, event))) is not None:
                 fold.repeated += 1
@@ -53,7 +53,7 @@ class Folding:
 
     def expire(self) -> None:
         """End all expired intervals. Begin a new interval for each repeated event."""
-        with self._lock:
+        with self.lock:
             now = self._clock()
             while self._folds and next(iter(self._folds.values())).until <= now:
                 fold = self._remove_oldest()
@@ -63,7 +63,7 @@ class Folding:
 
     def close(self) -> None:
         """Write all repeated events."""
-        with self._lock:
+        with self.lock:
             while self._folds:
                 self._remove_oldest()
 

@@ -101,6 +101,7 @@ def configure_logging(
     writer = LogWriter(_write_whole_lines if shared else _write_to_stderr, describe_loss)
     handler = LineHandler(lambda fields: writer.put(_format_event(format_lines, fields)))
     handler.folding = folding = Folding(handler.write_repeated)
+    handler.lock = folding.lock
     writer.on_tick = folding.expire
     _install(handler, level)
     access = None

@@ -7,8 +7,10 @@ and the handling of signals as well.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 _CAPACITY = 8 * 1024 * 1024
 """Capacity of the buffer in characters: about 30,000 lines of the access log."""
@@ -39,59 +41,66 @@ class LogWriter:
         self._write = write
         self._describe_loss = describe_loss
         self._capacity = capacity
-        self._waiting: list[str] = []
+        self._waiting: SimpleQueue[str] = SimpleQueue()
         self._unwritten = 0
         self._closed = False
-        self._changed = threading.Condition()
+        self._missing = b""  # the line break, after a write that failed within a line
+        # Held without calls: a finalizer that logs could run in one, and wait for another thread.
+        self._lock = threading.Lock()
         threading.Thread(target=self._run, name="log writer", daemon=True).start()
 
     def put(self, text: str) -> None:
         """Add lines to the buffer. Never blocks."""
-        with self._changed:
-            if self._closed or self._unwritten + len(text) > self._capacity:
-                self.dropped += text.count("\n")
-                return
-            self._waiting.append(text)
-            self._unwritten += len(text)
-            self._changed.notify_all()
+        size, lines = len(text), text.count("\n")
+        with self._lock:
+            fits = not self._closed and self._unwritten + size <= self._capacity
+            self._unwritten += size if fits else 0
+            self.dropped += 0 if fits else lines
+        if fits:
+            self._waiting.put(text)
 
     def flush(self) -> None:
         """Wait up to 1 s until all lines are written."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._unwritten, _FLUSH_TIMEOUT)
+        until = time.monotonic() + _FLUSH_TIMEOUT
+        while self._unwritten and time.monotonic() < until:
+            time.sleep(0.002)
 
     def close(self) -> None:
         """Accept no more lines, and flush."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+        self._waiting.put("")  # wakes the thread
         self.flush()
 
     def _run(self) -> None:
-        while not self._closed or self._waiting:
+        while not self._closed or self._unwritten:
             with suppress(Exception):  # logging it would run this code again
                 self.on_tick()
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closed, _TICK)
-                text, self._waiting = "".join(self._waiting), []
-            if text and self._write_out(text):
-                dropped = self.dropped
-                if dropped != self._described and self._write_out(
-                    self._describe_loss(dropped - self._described)
-                ):
-                    self._described = dropped
-            with self._changed:
-                self._unwritten -= len(text)
-                self._changed.notify_all()
+            texts = []
+            with suppress(Empty):
+                texts.append(self._waiting.get(timeout=_TICK))
+                while True:
+                    texts.append(self._waiting.get_nowait())
+            text = "".join(texts)
+            is_written = text and self._write_out(text)
+            lost = self.dropped - self._described
+            if is_written and lost and self._write_out(self._describe_loss(lost)):
+                self._described += lost
+            size = len(text)
+            with self._lock:
+                self._unwritten -= size
 
     def _write_out(self, text: str) -> bool:
         """Write the text. After an error, count the rest as dropped."""
-        data = memoryview(text.encode("utf-8", "backslashreplace"))
+        data = memoryview(self._missing + text.encode("utf-8", "backslashreplace"))
         try:
             while data:
-                data = data[self._write(data) :]
+                if count := self._write(data):
+                    self._missing = b"" if data[count - 1] == ord("\n") else b"\n"
+                data = data[count:]
         except OSError:
-            with self._changed:
-                self.dropped += bytes(data).count(b"\n")
+            lines = bytes(data).lstrip(b"\n").count(b"\n")
+            with self._lock:
+                self.dropped += lines
             return False
         return True

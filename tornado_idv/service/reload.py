@@ -40,9 +40,7 @@ Audited = dict[str, str | None]
 
 
 async def prepare_file(
-    file: ConfigFile,
-    kinds: Kinds,
-    prepare: Callable[[Settings], Awaitable[Prepared]],
+    file: ConfigFile, kinds: Kinds, prepare: Callable[[Settings], Awaitable[Prepared]]
 ) -> Prepared:
     """Load a file and prepare its settings; raises `ConfigError`, `StartError`, `TimeoutError`."""
     async with asyncio.timeout(PREPARE_TIMEOUT):

@@ -110,10 +110,7 @@ class ApiHandler(JsonHandler):
             self.set_header(name, value)
 
     def log_exception(
-        self,
-        typ: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
+        self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
     ) -> None:
         """Log an unexpected exception without its message. Tornado would also log the request."""
         if value is not None:

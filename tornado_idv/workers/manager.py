@@ -159,9 +159,7 @@ class Manager:
                     # After "use", new processes start with this configuration. The supervisor
                     # sends no result if an unprepared worker has started to serve.
                     reply = await self._channel.ask(
-                        "use",
-                        content=file.content.decode(),
-                        prepared=sorted(asked),
+                        "use", content=file.content.decode(), prepared=sorted(asked)
                     )
                 result = convert(reply["result"], ReloadResult)
                 if result.code is not None:

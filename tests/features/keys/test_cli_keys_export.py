@@ -224,6 +224,16 @@ def test_update_that_would_undo_a_change_is_refused(
     assert read(tmp_path / "new.db") == before
 
 
+def test_update_with_a_removed_token_is_refused(move: Move, old: Path, tmp_path: Path) -> None:
+    """A rotation here had ended it long ago. Both stores have rotated the key, the old one last."""
+    move("--create")
+    for place, day in ((tmp_path / "new.db", 0), (tmp_path / "new.db", 40), (old, 41)):
+        with open_store(place) as store:
+            token = Token(digest(f"day {day}"), CREATED + 86400 * day)
+            store.rotate("disabled", token, overlap=86400.0, expires=None)
+    assert "the key was rotated in this store" in move("--update").stderr
+
+
 @pytest.mark.parametrize("state", ["revoked = 9.5", "disabled = 1"])
 def test_key_that_was_revoked_is_updated_where_it_is_not_valid_either(
     move: Move, old: Path, tmp_path: Path, state: str

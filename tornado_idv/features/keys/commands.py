@@ -104,10 +104,9 @@ def rotate(target: Target, key_id: str, overlap: float, expires: float | None) -
     """
     now, token = target.now, new_token(key_id)
     _check_expiry(expires, now)
-    added = Token(digest(token), now)
 
     def add(store: KeyEditor) -> KeyRecord:
-        return store.rotate(key_id, added, overlap=overlap, expires=expires)[1]
+        return store.rotate(key_id, Token(digest(token), now), overlap=overlap, expires=expires)[1]
 
     after = _change_and_print_token(target, "rotate", key_id, token, add)
     if after.disabled:

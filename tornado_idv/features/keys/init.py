@@ -46,7 +46,6 @@ users:
   # - {nickname: "@busy", fault: {status: 429}}
 """
 
-
 _CSV_USERS = """\
 nickname,card_number,plan
 alice,4000123412341234,Free

@@ -197,15 +197,17 @@ def import_keys(target: Target, *, file: IO[bytes], update: bool, may_create: bo
 
 def _undone(stored: KeyRecord, key: KeyRecord) -> str | None:
     """Return the reason why ``key`` must not replace ``stored``, or ``None``."""
-    latest, ends = key.tokens[-1].created, {each.digest: each.end for each in key.tokens}
+    known, ends = ({each.digest: each.end for each in one.tokens} for one in (stored, key))
+    first = next((each for each in key.tokens if each.digest not in known), key.tokens[-1]).created
     lost = [each for each in stored.tokens if each.digest not in ends]
     longer = [each.end for each in stored.tokens if each.end + 1 < ends.get(each.digest, 0)]
     if stored.revoked is not None and key.revoked is None:
         return "the key was revoked permanently in this store"
     if stored.disabled and not key.disabled and key.revoked is None:
         return "the key is disabled in this store; enable it first"
-    # A rotation in both stores, or by a slow clock, leaves an end that the file would undo.
-    if any(each.created > latest or each.end > min(longer, default=inf) for each in lost):
+    # A rotation in both stores, or by a slow clock, leaves an end that the file would undo. If a
+    # token is new here, but older than a lost one, a rotation may have removed it after its end.
+    if any(each.created > first or each.end > min(longer, default=inf) for each in lost):
         return "the key was rotated in this store"
     is_as_old = format_moment(stored.created, exact=True) == format_moment(key.created, exact=True)
     if not is_as_old and len(lost) == len(stored.tokens):
