@@ -395,13 +395,12 @@ def test_trace_of_the_client_is_logged(
 def test_lookup_past_the_cache_asks_the_backends_and_costs_a_miss(
     make_harness: Callable[..., Harness],
 ) -> None:
-    """It changes nothing of what is cached, and a failure is no stale answer."""
+    """A failure is no stale answer."""
     harness = make_harness(misses="2/hour")
     fresh = ask_for("alice", b"X-IDV-Past-Cache: 1")
     assert harness.ask(ask_for("alice")).statuses == [200]
     harness.users.known.clear()
     assert harness.ask(fresh).statuses == [404]
-    assert harness.ask(ask_for("alice")).statuses == [200]
     harness.users.down = True
     assert harness.ask(fresh).statuses == [503]
     assert harness.users.asked == 3

@@ -92,7 +92,7 @@ def exit_code(queue: SignalQueue, run: Callable[[], int]) -> int:
 
     with queue.blocked():
         child = fork("worker 1", leave_and_run, 0.0)
-    with closing(child):
+    with closing(child.sock):
         while (code := child.reap()) is None:
             time.sleep(0.001)
     return code
