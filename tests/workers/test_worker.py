@@ -44,13 +44,17 @@ TIMEOUT = 10.0
 
 
 class Slow(Backend[BackendOptions]):
-    """A backend that does not open until it is cancelled."""
+    """A backend that does not open until it is cancelled, which takes a moment."""
 
     opens = threading.Event()
 
     async def open(self) -> None:
         self.opens.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            self.opens.clear()
 
     async def find(self, query: Query) -> User | None:
         return None
@@ -292,15 +296,17 @@ def test_end_of_the_connection_aborts_a_prepared_configuration(worker: Worker) -
 
 
 def test_end_of_the_connection_ends_a_preparation(worker: Worker) -> None:
-    """A backend that does not open delays no other configuration."""
-    Slow.opens.clear()
+    """A backend that does not open delays no other configuration, but they do not overlap."""
 
     async def ask(address: str) -> None:
         async with connected(address) as connection:
             connection.send(op="prepare", args=OTHER.replace("yaml, path: users.yaml", "slow"))
             await asyncio.to_thread(Slow.opens.wait, TIMEOUT)
         async with connected(address) as connection:
-            assert await prepare(connection, OTHER) is None
+            connection.send(op="prepare", args=OTHER)
+            assert await connection.receive() == {"begun": True}
+            assert not Slow.opens.is_set()
+            assert await connection.receive() == {"result": None}
         assert profile_url(worker) == HERE
 
     assert worker.run(lambda control: asked(control, ask))[0] == 0
@@ -382,8 +388,6 @@ def test_worker_that_cannot_start_reports_why(worker: Worker) -> None:
 
 
 def test_stop_does_not_wait_for_a_backend_that_is_opened(worker: Worker) -> None:
-    Slow.opens.clear()
-
     def supervise(control: ControlEnd) -> None:
         assert Slow.opens.wait(TIMEOUT)
         drain(control)

@@ -184,6 +184,7 @@ def test_expired_token_that_the_old_store_removed_is_removed(
 
 ANOTHER_TOKEN = "UPDATE tokens SET digest = randomblob(32), created = 1.0 WHERE id = 'rotated'"
 SHORTENED = f"UPDATE tokens SET expires = {CREATED + 1} WHERE id = 'rotated'"
+ROTATED = f"INSERT INTO tokens VALUES (randomblob(32), 'rotated', {CREATED + 1}, NULL)"
 CONFLICTS = {
     "revoked": (
         "UPDATE keys SET revoked = 1.0 WHERE id = 'rotated'",
@@ -197,8 +198,9 @@ CONFLICTS = {
         f"{ANOTHER_TOKEN}; UPDATE keys SET created = 1.0 WHERE id = 'rotated'",
         "another key has this id",
     ),
-    "rotated": (
-        f"INSERT INTO tokens VALUES (randomblob(32), 'rotated', {CREATED + 1}, NULL)",
+    "rotated": (ROTATED, "the key was rotated in this store"),
+    "rotated until only its latest token was left": (
+        f"DELETE FROM tokens WHERE id = 'rotated'; {ROTATED}",
         "the key was rotated in this store",
     ),
     "rotated here too, or by a slow clock": (

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from idv_sqlite.backend import SqliteBackend
 from support.databases import sqlite_databases
 from support.databases.sqlite_databases import ALICE, BOB
 from support.processes.process import Invoke
-from tornado_idv import User
+from tornado_idv import ByNickname, User
 
 Users = Callable[..., Result]
 Config = Callable[..., Path]
+TABLE = "CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT, profile_url TEXT)"
 
 
 def test_compare_reports_each_difference(users: Users, folder: Path) -> None:
@@ -48,6 +50,17 @@ def test_sample_is_looked_up_by_nickname_and_by_card(
     sqlite_databases.write(folder / "other.db", other)
     done = users("compare", "people", "other", "--sample", 1, "--json")
     assert (done.exit_code, [*json.loads(done.stdout)["users"]]) == (1, [kind])
+
+
+def test_sample_is_looked_up_by_nickname_alone_if_the_backend_finds_no_cards(
+    users: Users, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite_databases.write(folder / "people.db", ALICE)
+    sqlite_databases.run(folder / "other.db", TABLE)
+    sqlite_databases.insert(folder / "other.db", ALICE, User("Free", ALICE.card_number, "bob"))
+    assert users("compare", "people", "other", "--sample", 1).exit_code == 3  # two by card
+    monkeypatch.setattr(SqliteBackend, "serves", {ByNickname})
+    assert users("compare", "people", "other", "--sample", 1).exit_code == 0
 
 
 def test_user_without_a_valid_answer_is_unverified_and_the_others_are_compared(
@@ -119,8 +132,7 @@ def test_case_of_nicknames_is_no_difference_where_it_is_folded(
 
 
 def test_two_rows_with_one_nickname_cannot_be_compared(users: Users, folder: Path) -> None:
-    table = "CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT, profile_url TEXT)"
-    sqlite_databases.run(folder / "people.db", table)
+    sqlite_databases.run(folder / "people.db", TABLE)
     sqlite_databases.insert(folder / "people.db", ALICE, User("Free", "2", "alice"))
     sqlite_databases.write(folder / "other.db", ALICE, BOB)
     done = users("compare", "other", "people")
