@@ -51,9 +51,9 @@ SIZES = {
     # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
     # modules that were parts of others; + 15 for the names in a snapshot.
     "product": 36_416,
-    # - 1,260: one layer for each behaviour, one helper for each set-up; + 18: seeded bugs that no
+    # - 1,260: one layer for each behaviour, one helper for each set-up; + 29: seeded bugs that no
     # test found.
-    "tests": 72_809,
+    "tests": 72_820,
     # In hundredths of a line.
     "tests per line of product": 199,
     # Words of Markdown outside of tests and examples.

@@ -131,10 +131,15 @@ def test_a_fault_is_used_up_by_both_queries_of_a_user(double: Double) -> None:
     assert double.statuses("@twice", 3) == [503, 503, 200]
 
 
-def test_a_page_of_a_proxy_is_not_of_this_service(double: Double) -> None:
-    reply = double.client.post(
-        "/api/v1/identify/url", b'{"input": "@page"}', {"X-IDV-Request-ID": "a"}
-    )
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("url", b'{"input": "@page"}'),
+        ("batch", b'{"items": [{"input": "@alice"}, {"input": "@page"}]}'),
+    ],
+)
+def test_a_page_of_a_proxy_is_not_of_this_service(double: Double, path: str, body: bytes) -> None:
+    reply = double.client.post(f"/api/v1/identify/{path}", body, {"X-IDV-Request-ID": "a"})
     assert (reply.status, reply.headers["content-type"]) == (404, "text/html")
     assert reply.body.startswith(b"<!DOCTYPE html>")
     assert {"x-request-id", "x-idv-request-id"}.isdisjoint(reply.headers)

@@ -112,10 +112,13 @@ def test_program_keeps_its_environment(
 
 
 NAIVE_RULES = {
-    "HTML 404 of a proxy": "response.status == 404",
-    "401 after a rotation": "response.status in (401, 404) and is_ours",
-    "503": "attempt and response.status in (503, 404) and is_ours",
-    "429": "response.status in (429, 404) and is_ours",
+    "HTML 404 of a proxy": "status == 404",
+    "401 after a rotation": "status in (401, 404) and is_ours",
+    "503": "attempt and status in (503, 404) and is_ours",
+    "429": "status in (429, 404) and is_ours",
+    "no response": "error is TimeoutError",
+    "connection reset": "error is ConnectionResetError",
+    "body cut": "error is http.client.IncompleteRead",
 }
 """Scenarios, and conditions by which a program takes it, and no other one, for a missing user."""
 
@@ -128,19 +131,22 @@ headers = {{
     "Authorization": "Bearer " + os.environ["TORNADO_IDV_KEY"], "Content-Type": "application/json"
 }}
 for attempt in range(2):
+    status, is_ours, error = 0, False, None
     try:
         body = json.dumps({{"input": sys.argv[-1]}})
         connection.request("POST", "/api/v1/identify/url", body, headers)
         response = connection.getresponse()
         text = response.read()
-    except (OSError, http.client.HTTPException):
-        sys.exit(3)
-    is_ours = response.headers["Content-Type"].startswith("application/json")
-    if response.status == 200:
+        status = response.status
+        is_ours = response.headers["Content-Type"].startswith("application/json")
+    except (OSError, http.client.HTTPException) as caught:
+        error = type(caught)
+    if status == 200:
         sys.exit(0)
     if {condition}:
         sys.exit(1)
-sys.exit(3)
+    if error or attempt:
+        sys.exit(3)
 """
 
 
