@@ -464,9 +464,7 @@ def test_haproxy_checks_the_health_of_the_service(service: ServiceProcess, tmp_p
         eventually(lambda: '"route":"health","status":200' in service.read_log()[before:])
 
 
-def test_no_request_fails_in_a_rolling_restart_behind_haproxy_without_retries(
-    tmp_path: Path,
-) -> None:
+def test_no_request_fails_in_rolling_restart_behind_haproxy_without_retries(tmp_path: Path) -> None:
     """Its health checks see the stop before the service refuses connections."""
     (tmp_path / "users.yaml").write_text(FIXTURE)
     ports = [free_port(), free_port()]

@@ -287,9 +287,7 @@ async def test_close_aborts_handshakes(contexts: Contexts) -> None:
         writer.close()
 
 
-async def test_drain_waits_for_responses_and_for_the_timeout_of_handshakes(
-    contexts: Contexts,
-) -> None:
+async def test_drain_waits_for_responses_and_the_timeout_of_handshakes(contexts: Contexts) -> None:
     server, client_tls = contexts
     async with connected_client(server_tls=server, tls=client_tls) as client:
         client.clock.stop()

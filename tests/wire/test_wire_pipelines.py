@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from support.http import in_process
+from support.http.http_server import reject
 from support.http.in_process import HIGH_WATER, Harness
 from support.processes.service import KEY
 from tornado_idv.http.connection_table import HttpLimits
+from tornado_idv.http.serving import Serving
 from tornado_idv.model import User
 
 MANY = 1000
@@ -151,9 +154,7 @@ def test_client_that_half_closes_during_a_pause_gets_every_answer(
     assert ids(bytes(client.socket.sent)) == [*range(500)]
 
 
-def test_a_body_in_many_small_chunks_is_read_to_its_end(
-    make_harness: Callable[..., Harness],
-) -> None:
+def test_body_in_many_small_chunks_is_read_to_its_end(make_harness: Callable[..., Harness]) -> None:
     """Framing of several times the body's size, all at once, is no reason to stop reading."""
     harness = make_harness()
     head = ask_for("alice", 0).partition(b"\r\n\r\n")[0]
@@ -167,6 +168,14 @@ def test_a_body_in_many_small_chunks_is_read_to_its_end(
     client.socket.arrive(request[83_000:])
     harness.loop.settle()
     assert client.statuses == [200]
+
+
+def test_body_is_read_to_its_end_if_the_limit_sinks(make_harness: Callable[..., Harness]) -> None:
+    harness = make_harness(limits=HttpLimits(max_body=50_000))
+    request = in_process.ask_for("alice", pad=40_000)
+    client = harness.ask(request[:300])
+    harness.server.replace(Serving(harness.app, reject, HttpLimits()))
+    assert client.send(request[300:-9], request[-9:]).statuses == [200]
 
 
 @pytest.mark.slow

@@ -57,6 +57,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         self._draining = False
         self._eof = False
         self._reading_paused = False
+        self._max_buffer = 0
         self._blocked = False  # the client does not read
 
     # Called by asyncio.
@@ -182,6 +183,8 @@ class Connection(asyncio.Protocol, ResponseSink):
         """
         self._serving = serving = self._context.serving
         self._parser.max_body = serving.limits.max_body
+        # It never decreases, because a request in progress may exceed the new limit.
+        self._max_buffer = max(self._max_buffer, MAX_HEAD + serving.limits.max_body)
         self._peer = Peer(self._peer.remote_ip, self._peer.protocol, serving.proxies)
         fast_path = None if self._draining else serving.fast_path
         self._match = None if fast_path is None else fast_path(self._peer)
@@ -213,9 +216,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         if self.state in NOT_READING:
             return
         self.state = READING
-        if self._blocked:
-            return
-        if self._serve_buffered():
+        if self._blocked or self._serve_buffered():
             return
         parser = self._parser
         known = parser.head
@@ -339,7 +340,7 @@ class Connection(asyncio.Protocol, ResponseSink):
 
     def _bound_read_ahead(self) -> None:
         """Pause reading while the buffer exceeds the size of the largest valid request."""
-        is_full = len(self._parser.buffer) > MAX_HEAD + self._serving.limits.max_body
+        is_full = len(self._parser.buffer) > self._max_buffer
         if is_full != self._reading_paused:
             self._reading_paused = is_full
             if is_full:

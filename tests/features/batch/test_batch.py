@@ -292,9 +292,7 @@ async def ask(harness: ReloadHarness, *names: str) -> Response:
         return await client.read()
 
 
-async def test_batches_at_the_same_time_find_no_more_than_the_limit_of_misses(
-    tmp_path: Path,
-) -> None:
+async def test_batches_at_one_time_find_no_more_than_the_limit_of_misses(tmp_path: Path) -> None:
     async with reloadable(tmp_path, config(more="limits: {misses: 3/hour}")) as harness:
         (users,) = Gated.made
         users.gate.clear()
