@@ -379,9 +379,7 @@ def test_same_bytes_of_different_clients_are_logged_with_their_own_addresses(
 
 
 @pytest.mark.parametrize("fast_path", [True, False])
-def test_trace_of_the_client_is_logged(
-    make_harness: Callable[..., Harness], *, fast_path: bool
-) -> None:
+def test_clients_trace_is_logged(make_harness: Callable[..., Harness], *, fast_path: bool) -> None:
     harness = make_harness(fast_path=fast_path)
     traces = [f"{number:032x}" for number in range(1, 6)]
     for number, trace in enumerate(traces):  # misses and hits

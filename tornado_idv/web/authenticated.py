@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from tornado_idv.errors import InvalidKey
+from tornado_idv.errors import InvalidKey, UndeterminedKey
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.keys.api_key import ApiKey, Scope
 from tornado_idv.limits.key_limits import KeyLimits
@@ -34,7 +34,7 @@ class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
             key = self.authenticate(self.api.keys)
         except InvalidKey as error:
             self.key_id = error.key_id
-            limiter = self.api.failed_auth
+            limiter = None if isinstance(error, UndeterminedKey) else self.api.failed_auth
             exceeded = limiter.acquire(self.request.remote_ip or "") if limiter else None
             if exceeded is not None:
                 raise rate_limited(exceeded) from None
