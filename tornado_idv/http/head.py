@@ -65,8 +65,8 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
             httptools.HttpRequestParser(fields).feed_data(b"GET" + data[request_line.end(1) :])
         except httptools.HttpParserUpgrade:
             pass
-        except httptools.HttpParserError:  # the entry of a trusted proxy may be in the unread part
-            fields.pop("X-Forwarded-For", None)
+        except httptools.HttpParserError:  # a field of a trusted proxy may be in the unread part
+            raise HttpError(HTTPStatus.BAD_REQUEST) from None
         fields["Host"] = "unknown"  # the sent value is not checked
         start_line = _start_line(request_line)
         return RequestHead(start_line, fields, 0, keep_alive=False, expects_continue=False)
