@@ -46,19 +46,21 @@ class Executor:
     async def run(self, connection: Connection, sql: str, value: str | list[str]) -> Result:
         """Run a lookup for one or several values. For several, it may raise `TimeoutError`.
 
-        If a query calls a function and finds no row, it is repeated in the same transaction. After
-        a wait for a TRUNCATE, a STABLE function still reads the snapshot from before the wait,
-        without new rows. The second query gets a new snapshot, and already has the lock.
+        If a query calls a function and finds no row, it is repeated twice in one transaction. After
+        a wait for a TRUNCATE, a STABLE function still reads the snapshot from before the wait. The
+        last query gets a new snapshot, and already has the lock. A foreign server keeps a snapshot
+        until its transaction ends, so the first query has a transaction of its own.
         """
         is_batch, may_repeat = isinstance(value, list), sql in self.lookups.repeated
         if self._is_prepared:
             result = await self._fetch(connection, sql, value)
-            # In a batch, only some rows may be missing.
-            if not may_repeat or (result.rows and not is_batch):
-                return result
-        async with self._transaction(connection):
-            result = await self._fetch(connection, sql, value)
-            if may_repeat and (is_batch or not result.rows):
+        else:
+            async with self._transaction(connection):
+                result = await self._fetch(connection, sql, value)
+        # In a batch, only some rows may be missing.
+        if may_repeat and (is_batch or not result.rows):
+            async with self._transaction(connection):
+                await self._fetch(connection, sql, value)
                 result = await self._fetch(connection, sql, value)
         return result
 

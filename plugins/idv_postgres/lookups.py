@@ -165,7 +165,7 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
     for kind, plan in plans.items():
         # The statement, or a view in it, may call a function that reads tables.
         text = re.sub(r'[\s"\\]', "", sql[kind] + json.dumps(plan, ensure_ascii=False)).lower()
-        if await connection.fetchval(_CALLS_FUNCTION, text):
+        if "foreignscan" in text or await connection.fetchval(_CALLS_FUNCTION, text):
             repeated += [sql[kind], batch_sql.get(kind, "")]
     slow = " or ".join(_NAMES[kind] for kind, plan in plans.items() if _reads_all(plan))
     warnings = list(lookups.warnings)

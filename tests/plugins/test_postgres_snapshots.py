@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from support.databases.postgres_backends import serving
-from support.databases.postgres_server import ALICE, USERS, Database
+from support.databases.postgres_server import ALICE, PASSWORD, USERS, Database
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from tornado_idv import ByCard, ByNickname
@@ -37,6 +37,7 @@ SOURCES: dict[str, dict[str, Any]] = {
     "view": {},
     "table": {"table": "people"},
 }
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,6 @@ async def test_user_is_found_while_the_table_is_filled_again_and_again(
     database: Database, source: dict[str, Any], prepared: str
 ) -> None:
     """The second transaction begins to wait before the first query of the lookup has ended."""
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
     async with (
         serving(database, prepared_statements=prepared, **source) as backend,
         loading(database, 2) as (first, second),
@@ -73,16 +73,37 @@ async def test_user_is_found_while_the_table_is_filled_again_and_again(
         assert await outcome(backend) == "found"
         await first.execute("BEGIN; TRUNCATE people")
         lookup = asyncio.create_task(outcome(backend))
-        await until(lambda: database.run(waiting) == "1")
+        await until(lambda: database.run(WAITING) == "1")
         truncating = asyncio.create_task(second.execute("BEGIN; TRUNCATE people"))
-        await until(lambda: database.run(waiting) == "2")
+        await until(lambda: database.run(WAITING) == "2")
         await first.execute(f"{ROWS} COMMIT")
         await asyncio.wait([lookup, truncating], return_when=asyncio.FIRST_COMPLETED)
         if truncating.done():
-            await until(lambda: database.run(waiting) == "1" or lookup.done())
+            await until(lambda: database.run(WAITING) == "1" or lookup.done())
             await second.execute(f"{ROWS} COMMIT")
         assert await lookup == "found"
         await truncating
+
+
+@pytest.mark.parametrize("prepared", ["true", "false"])
+async def test_user_of_a_foreign_table_is_found_while_it_is_filled_again(
+    database: Database, prepared: str
+) -> None:
+    """The foreign server keeps the snapshot from before the wait until its transaction ends."""
+    server = f"host '127.0.0.1', port '{database.server.port}', dbname '{database.name}'"
+    database.run(f"""DROP EXTENSION IF EXISTS postgres_fdw CASCADE;
+        CREATE EXTENSION postgres_fdw SCHEMA extensions;
+        CREATE SERVER s FOREIGN DATA WRAPPER postgres_fdw OPTIONS ({server});
+        CREATE USER MAPPING FOR idv SERVER s OPTIONS (user 'idv', password '{PASSWORD}');
+        CREATE FOREIGN TABLE others (nickname text, card_number text, plan text) SERVER s
+          OPTIONS (table_name 'people')""")
+    options = {"prepared_statements": prepared, "table": "others"}
+    async with serving(database, **options) as backend, loading(database, 1) as (load,):
+        await load.execute("BEGIN; TRUNCATE people")
+        lookup = asyncio.create_task(outcome(backend))
+        await until(lambda: database.run(WAITING) == "1")
+        await load.execute(f"{ROWS} COMMIT")
+        assert await lookup == "found"
 
 
 async def test_shared_queries_repeat_what_they_do_not_find(database: Database) -> None:
