@@ -140,7 +140,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             steps += (Step("statement", inspected.sql[type(query)]), Step("parameter", value))
         try:
             result = await lookup(value)
-            if not result.rows and result.address != inspected.address:
+            if not result.rows and result.origin not in inspected.servers:
                 raise self._errors.ReplacedError("the server has not been checked yet")  # noqa: TRY301 - caught below, as that of a lookup
         except asyncio.CancelledError:
             self._availability.change(State.SUSPECT)

@@ -142,6 +142,7 @@ class Database:
             if in_order and last not in ("", connection.address) and timeline < self._timeline:
                 return await self.inspect()
             self._connector.last, self._timeline = connection.address, timeline
+            await self._identify(connection)
             try:
                 self.executor.lookups = await self._inspect(connection)
             except Broken:
@@ -164,18 +165,20 @@ class Database:
 
     async def _connect_for_pool(self, settings: Mapping[str, str]) -> Connection:
         connection = await self._connector.connect(settings)
+        try:
+            await self._identify(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        self._leave_other_hosts(connection)
+        return connection
+
+    async def _identify(self, connection: Connection) -> None:
         connection.server = connection.address
         # A load balancer may choose a server per connection, and a pooler per statement.
         if self._options.prepared_statements:
-            try:
-                async with asyncio.timeout(_MIN_CONNECT_TIMEOUT):
-                    began = await connection.fetchval(_BEGAN)
-            except BaseException:
-                connection.terminate()
-                raise
-            connection.server += f" {began}"
-        self._leave_other_hosts(connection)
-        return connection
+            async with asyncio.timeout(_MIN_CONNECT_TIMEOUT):
+                connection.server += f" {await connection.fetchval(_BEGAN)}"
 
     def _leave_other_hosts(self, connection: Connection) -> None:
         """Replace connections to hosts other than this one. Two hosts may have different users."""

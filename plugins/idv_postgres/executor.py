@@ -96,8 +96,7 @@ class Executor:
         is_certain = connection.standby is None or self.standbys.is_certain(connection.standby)
         # Behind a pooler, another server may run the next statement, so no state is certain.
         if self._is_prepared and is_certain:
-            rows = await fetch(sql, value, timeout=limit)
-            return Result(rows, address=connection.address, origin=connection.server)
+            return Result(await fetch(sql, value, timeout=limit), origin=connection.server)
         # The rows may be too old at first, and new enough in a second statement.
         for _ in range(2):
             start = self.standbys.start()
@@ -109,4 +108,4 @@ class Executor:
         role = "primary" if result.standby is None else "standby"
         reason = result.reason and f"{connection.address} is a standby that {result.reason}"
         self.servers[connection.address] = role, reason
-        return result._replace(reason=reason, address=connection.address, origin=connection.server)
+        return result._replace(reason=reason, origin=connection.server)

@@ -72,8 +72,8 @@ class Lookups:
     search_path: str = ""
     """The ``search_path`` of the first inspection. It is empty if lookups do not need it."""
     relation: Relation | None = None
-    address: str = ""
-    """The address of the inspected server."""
+    servers: Collection[str] = ()
+    """The `Connection.server` of each inspected server at the address of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,6 @@ class Result(NamedTuple):
     """An identifier of the standby and its WAL receiver, or ``None`` for a primary."""
     may_repeat: bool = False
     """True if the standby caught up with its primary during the lookup. A retry is reliable."""
-    address: str = ""
-    """The `Connection.address`."""
     origin: str = ""
     """The `Connection.server`."""
 
@@ -146,9 +144,8 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
     path = str(await connection.fetchval(SET_SEARCH_PATH))
     queries = options.queries
     lookups = Lookups({}) if queries else await _of_table(connection, options, before.relation)
-    if before.search_path:
-        path = before.search_path
-        await connection.execute(f"SET LOCAL search_path TO {path}")
+    path = before.search_path or path
+    await connection.execute(f"SET LOCAL search_path TO {path}")
     own = {kind: await _own_query(connection, kind, query) for kind, query in queries.items()}
     sql, batch_sql = own or lookups.sql, lookups.batch_sql
     # Without this setting, the planner would read all rows of a small table.
@@ -176,7 +173,9 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
     # and functions, and for the operators of citext.
     needs_path = queries or repeated or "citext" in "".join(sql.values())
     lookups = replace(lookups, sql=sql, batch_sql=batch_sql, warnings=warnings, repeated=repeated)
-    return replace(lookups, search_path=path if needs_path else "", address=connection.address)
+    known = {each for each in before.servers if each.startswith(f"{connection.address} ")}
+    servers = {*known, connection.server}
+    return replace(lookups, search_path=path if needs_path else "", servers=servers)
 
 
 async def _of_table(

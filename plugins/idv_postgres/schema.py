@@ -127,10 +127,7 @@ def init_database(tools: CommandTools, config: Path, name: str | None, *, apply:
             raise StartError(f"the configuration has no backend of the kind postgres{named}")
         options, *others = found
         if others:
-            raise StartError(
-                "the configuration has more than one backend of the kind postgres; choose one with "
-                "--name"
-            )
+            raise StartError("several backends have the kind postgres; choose one with --name")
         if options.queries:
             raise StartError(
                 f"backend {options.name}: this command creates only the table of the option table; "

@@ -35,7 +35,7 @@ class Database:
     """Opens, is probed and responds as a test says; an exception is raised."""
 
     def __init__(self) -> None:
-        self.lookups: Lookups | Exception = Lookups({ByNickname: "nickname", ByCard: "card"})
+        self.lookups: Any = Lookups({ByNickname: "nickname", ByCard: "card"}, servers={""})
         self.rows: Any = [ROW]
         self.probing: Exception | None = None
         self.connections = True
@@ -115,7 +115,7 @@ class Harness:
 
     def repair(self) -> None:
         self.database.rows, self.database.probing = [ROW], None
-        self.database.lookups = Lookups({ByNickname: "nickname", ByCard: "card"})
+        self.database.lookups = Lookups({ByNickname: "nickname", ByCard: "card"}, servers={""})
 
 
 async def hang(*_: object, **__: object) -> None:
@@ -336,7 +336,7 @@ async def test_rows_of_another_table_are_believed_after_a_check() -> None:
     """One check for all who wait, after which the lookups are repeated."""
     async with serving() as harness:
         harness.database.rows = REPLACED
-        harness.database.lookups = Lookups({ByNickname: "other", ByCard: "other"})
+        harness.database.lookups = Lookups({ByNickname: "other", ByCard: "other"}, servers={""})
         inspect = harness.database.inspect
 
         async def inspect_and_repair(**_: object) -> Lookups:
@@ -369,7 +369,7 @@ async def test_check_goes_on_when_the_lookup_that_began_it_is_out_of_time() -> N
             harness.database.calls.append("inspect")
             await going_on.wait()
             harness.database.rows = [ROW]
-            return Lookups({ByNickname: "nickname", ByCard: "card"}, address="another")
+            return Lookups({ByNickname: "nickname", ByCard: "card"}, servers={"another"})
 
         harness.database.inspect = inspect  # type: ignore[method-assign]
         harness.database.rows = REPLACED
@@ -386,7 +386,7 @@ async def test_check_goes_on_when_the_lookup_that_began_it_is_out_of_time() -> N
 async def test_not_found_of_a_server_that_was_not_checked_is_not_believed() -> None:
     """It is checked first; a user that it finds is found."""
     async with serving() as harness:
-        result = Result([], address="127.0.0.1:2", origin="b")
+        result = Result([], origin="b")
 
         async def fetch(_sql: str, _value: str) -> Result:
             return result
@@ -395,12 +395,11 @@ async def test_not_found_of_a_server_that_was_not_checked_is_not_believed() -> N
         reason = "the server has not been checked yet"
         assert await outcome(harness.backend) == f"unavailable: {reason}"
         assert harness.count("inspect") == 1
-        harness.database.lookups = Lookups(
-            {ByNickname: "nickname", ByCard: "card"}, address="127.0.0.1:2"
-        )
+        sql = {ByNickname: "nickname", ByCard: "card"}
+        harness.database.lookups = Lookups(sql, servers={"b"})
         assert await outcome(harness.backend) == "not found"
         assert harness.count("inspect") == 2
-        result = Result([ROW], address="127.0.0.1:1")
+        result = Result([ROW], origin="a")
         assert await outcome(harness.backend) == "found"
         assert harness.count("inspect") == 2
 
@@ -433,7 +432,7 @@ async def test_check_that_ends_while_the_backend_is_down_does_not_bring_it_up() 
 
         async def inspect(**_: object) -> Lookups:
             await going_on.wait()
-            return Lookups({ByNickname: "other", ByCard: "other"})
+            return Lookups({ByNickname: "other", ByCard: "other"}, servers={""})
 
         harness.database.inspect = inspect  # type: ignore[method-assign]
         harness.database.rows = REPLACED

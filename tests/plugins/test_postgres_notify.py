@@ -122,7 +122,7 @@ def test_init_makes_all_triggers_of_a_table_with_a_long_name(
         (
             "kind: postgres, dsn: 'postgresql://h/x'}\n  - {name: b, kind: postgres, dsn: 'postgres://h/'",
             [],
-            "has more than one backend of the kind postgres; choose one with --name",
+            "several backends have the kind postgres; choose one with --name",
         ),
         (
             "kind: postgres, dsn: 'postgresql://h/x', by_card: 'SELECT $1'",
