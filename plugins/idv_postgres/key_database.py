@@ -111,12 +111,13 @@ class KeyDatabase:
     A change waits up to ``busy_timeout`` seconds for other changes. Methods raise `KeyStoreError`.
     """
 
-    def __init__(self, dsn: SecretStr, name: str) -> None:
+    def __init__(self, dsn: SecretStr, name: str, last: str = "") -> None:
         self.busy_timeout, self.name, self._dsn = 0.0, name, dsn
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        connector = Connector(dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",))
+        self.connector = Connector(dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",))
+        self.connector.last = last  # the first host may be the primary from before a failover
         try:
-            self._connection = self._run(connector.connect(_SETTINGS))
+            self._connection = self._run(self.connector.connect(_SETTINGS))
         except BaseException:
             self._runner.close()
             raise

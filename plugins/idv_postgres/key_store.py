@@ -31,6 +31,7 @@ class PostgresKeyStore(KeyStoreLocation):
             raise KeyStoreError(NOT_INSTALLED) from None
         self._open = KeyDatabase
         self._database: KeyDatabase | None = None
+        self._last = ""
 
     @contextmanager
     def connected(self, *, busy_timeout: float, read_only: bool) -> Iterator[KeyDatabase]:  # noqa: ARG002 - opening writes nothing
@@ -64,7 +65,8 @@ class PostgresKeyStore(KeyStoreLocation):
         if self._database is not None and not self._database.responds():
             self.close()
         if self._database is None:
-            self._database = self._open(self.setting, self.name)
+            self._database = self._open(self.setting, self.name, self._last)
+            self._last = self._database.connector.last
         self._database.busy_timeout = busy_timeout
         try:
             yield self._database

@@ -165,9 +165,8 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
         if "foreignscan" in text or await connection.fetchval(_CALLS_FUNCTION, text):
             repeated += [sql[kind], batch_sql.get(kind, "")]
     slow = " or ".join(_NAMES[kind] for kind, plan in plans.items() if _reads_all(plan))
-    warnings = list(lookups.warnings)
-    if slow:
-        warnings.insert(0, f"a lookup by {slow} reads the whole table; an index is missing")
+    warnings = [f"a lookup by {slow} reads the whole table; an index is missing"] if slow else []
+    warnings += lookups.warnings
     await require_logged(connection)
     # Behind a pooler, setting the path takes time. Lookups need the path for the operator's queries
     # and functions, and for the operators of citext.

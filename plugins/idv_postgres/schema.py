@@ -129,10 +129,7 @@ def init_database(tools: CommandTools, config: Path, name: str | None, *, apply:
         if others:
             raise StartError("several backends have the kind postgres; choose one with --name")
         if options.queries:
-            raise StartError(
-                f"backend {options.name}: this command creates only the table of the option table; "
-                "with by_nickname or by_card, create your tables yourself"
-            )
+            raise StartError(f"backend {options.name}: create the tables of your queries yourself")
         if not apply:
             click.echo(script(options), nl=False)
             return

@@ -172,3 +172,18 @@ def test_two_primaries_are_reported_and_keys_that_a_failover_brings_back(
         (warning,) = [each.getMessage() for each in caplog.records if "undone" in each.getMessage()]
         assert "the revocation of the key shop" in warning
         assert [status(each) for each in tokens] == [200, 401, 200]
+
+
+async def test_a_lost_connection_does_not_lead_back_to_the_old_primary(cluster: Cluster) -> None:
+    await asyncio.to_thread(tokens_of, cluster, "shop")
+    async with relaying(cluster.primary.port) as old, relaying(cluster.standby.port) as new:
+        split(cluster)
+        old.bar(("127.0.0.1",))
+        followed = StoreFollower(PostgresKeyStore(SecretStr(dsn(old.port, new.port))))
+        await asyncio.to_thread(followed.poll)
+        cluster.standby.run("UPDATE idv_keys.keys SET revoked = 1")
+        old.bar(())
+        new.cut()
+        await asyncio.to_thread(followed.poll)
+        assert [key.rejected for key in followed.keys] == ["revoked"]
+        await asyncio.to_thread(followed.location.close)

@@ -127,7 +127,7 @@ def test_init_makes_all_triggers_of_a_table_with_a_long_name(
         (
             "kind: postgres, dsn: 'postgresql://h/x', by_card: 'SELECT $1'",
             [],
-            "with by_nickname or by_card, create your tables yourself",
+            "create the tables of your queries yourself",
         ),
         (
             "kind: postgres, dsn: 'postgresql://127.0.0.1:1/x'",
