@@ -189,6 +189,7 @@ class KeyDatabase:
             "LOCK TABLE idv_keys.keys, idv_keys.tokens IN ACCESS SHARE MODE"
         )
         try:
+            self.check_schema()  # again: a restore may have begun since the connection was checked
             yield
         finally:
             self.script("COMMIT")

@@ -40,6 +40,7 @@ from support.processes.service import FIXTURE, Client, serving
 from tornado_idv.errors import InvalidKey, KeyStoreError, StartError
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.keys.stored_keys import EMPTY
 from tornado_idv.keys.token import check_token
 
 pytestmark = pytest.mark.slow
@@ -109,6 +110,17 @@ def test_all_reads_of_one_transaction_see_the_same_state(place: PostgresKeyStore
         tokens = list(connection.execute("SELECT id FROM tokens"))
         add(place, record("partner", "partner"))
         assert list(connection.execute("SELECT id FROM keys")) == tokens
+
+
+def test_no_keys_are_read_during_a_restore(place: PostgresKeyStore, database: Database) -> None:
+    """It begins after the check, and may fill the tables of keys last."""
+    make_store(place, "shop")
+    with place.opened(busy_timeout=1.0) as store:
+        known = store.api_keys(EMPTY)
+        truncate = "TRUNCATE idv_keys.keys, idv_keys.tokens"
+        database.run(f"DROP TRIGGER changed ON idv_keys.tokens; {truncate}")
+        with pytest.raises(KeyStoreError, match="missing or disabled trigger"):
+            store.api_keys(known)
 
 
 def test_keys_that_are_restored_meanwhile_are_read(
