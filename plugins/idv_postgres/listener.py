@@ -119,7 +119,7 @@ class Listener:
     ) -> None:
         if not self._changed:
             asyncio.get_running_loop().call_later(self.batch_interval, self._purge_changed)
-        self._changed.add(payload)
+        self._changed.add(payload.removeprefix("@"))  # as nicknames are written in requests
 
     def _purge_changed(self) -> None:
         changed, self._changed = self._changed, set()

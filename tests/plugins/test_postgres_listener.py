@@ -157,7 +157,7 @@ async def test_users_that_change_together_are_purged_at_once() -> None:
         await harness.advance(0.2)
         assert harness.take() == []
         expected = {ByNickname("alice"), ByCard("card:1"), ByNickname("Bob")}
-        assert await harness.notify("card:card:1", "Bob", "alice") == [expected]
+        assert await harness.notify("card:card:1", "@Bob", "alice") == [expected]
         assert await harness.notify("carol") == [{ByNickname("carol")}]
 
 
