@@ -56,9 +56,7 @@ class Listener:
         self._require = database.executor.standbys.require
         self._follows_lookups = options.primary_dsn is options.dsn
         # A standby cannot LISTEN.
-        self._connector = Connector(
-            options.primary_dsn, timeout=options.timeout, roles=("primary",)
-        )
+        self._connector = Connector(options.primary_dsn, timeout=options.timeout, roles=["primary"])
         self._changed: set[str] = set()
         self._has_purged = asyncio.Event()
         """Set by a purge of notified changes. `_listen` clears it, and reads the WAL position."""

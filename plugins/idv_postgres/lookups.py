@@ -158,16 +158,16 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
         if not _reads_all(await _explain(connection, each, ["x"]))
     }
     await connection.execute("SET LOCAL enable_seqscan TO DEFAULT")
+    is_foreign = await require_logged(connection)
     repeated: list[str] = []
     for kind, plan in plans.items():
         # The statement, or a view in it, may call a function that reads tables.
         text = re.sub(r'[\s"\\]', "", sql[kind] + json.dumps(plan, ensure_ascii=False)).lower()
-        if "foreignscan" in text or await connection.fetchval(_CALLS_FUNCTION, text):
+        if is_foreign or await connection.fetchval(_CALLS_FUNCTION, text):
             repeated += [sql[kind], batch_sql.get(kind, "")]
     slow = " or ".join(_NAMES[kind] for kind, plan in plans.items() if _reads_all(plan))
     warnings = [f"a lookup by {slow} reads the whole table; an index is missing"] if slow else []
     warnings += lookups.warnings
-    await require_logged(connection)
     # Behind a pooler, setting the path takes time. Lookups need the path for the operator's queries
     # and functions, and for the operators of citext.
     needs_path = queries or repeated or "citext" in "".join(sql.values())

@@ -44,9 +44,9 @@ WITH RECURSIVE tree AS ({roots} UNION SELECT next.oid FROM tree, LATERAL (
 _LOCKED = """
 SELECT relation AS oid FROM pg_locks WHERE locktype = 'relation' AND pid = pg_backend_pid()
 """
-_UNLOGGED = f"""{TREE.format(roots=_LOCKED)}
-SELECT oid::regclass::text FROM tree JOIN pg_class USING (oid)
-WHERE relpersistence <> 'p' AND relkind <> 'p' ORDER BY 1 LIMIT 1
+_KINDS = f"""{TREE.format(roots=_LOCKED)}
+SELECT min(oid::regclass::text) FILTER (WHERE relpersistence <> 'p' AND relkind <> 'p'),
+  bool_or(relkind = 'f') FROM tree JOIN pg_class USING (oid)
 """  # noqa: S608 - constants
 _SAMPLE = 100
 Condition: TypeAlias = Callable[[str], str]
@@ -120,11 +120,12 @@ async def _require_same_users(
         )
 
 
-async def require_logged(connection: Connection) -> None:
-    """Raise `Broken` if this transaction has used, and so locked, an UNLOGGED table."""
-    table = await connection.fetchval(_UNLOGGED)
+async def require_logged(connection: Connection) -> bool:
+    """Return whether this transaction locked a foreign table. Raises `Broken` for UNLOGGED ones."""
+    table, is_foreign = await connection.fetchrow(_KINDS)
     if table is not None:
         raise Broken(
             f"the table {table} is UNLOGGED: it is empty after a crash of the server, and no user "
             f"would be found; ALTER TABLE {table} SET LOGGED"
         )
+    return bool(is_foreign)

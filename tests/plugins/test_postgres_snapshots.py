@@ -86,16 +86,15 @@ async def test_user_is_found_while_the_table_is_filled_again_and_again(
 
 
 @pytest.mark.parametrize("prepared", ["true", "false"])
-async def test_user_of_a_foreign_table_is_found_while_it_is_filled_again(
-    database: Database, prepared: str
-) -> None:
+async def test_user_of_a_foreign_table_is_found(database: Database, prepared: str) -> None:
     """The foreign server keeps the snapshot from before the wait until its transaction ends."""
     server = f"host '127.0.0.1', port '{database.server.port}', dbname '{database.name}'"
     database.run(f"""DROP EXTENSION IF EXISTS postgres_fdw CASCADE;
         CREATE EXTENSION postgres_fdw SCHEMA extensions;
         CREATE SERVER s FOREIGN DATA WRAPPER postgres_fdw OPTIONS ({server});
         CREATE USER MAPPING FOR idv SERVER s OPTIONS (user 'idv', password '{PASSWORD}');
-        CREATE FOREIGN TABLE others (nickname text, card_number text, plan text) SERVER s
+        CREATE TABLE others (LIKE people) PARTITION BY LIST (nickname);
+        CREATE FOREIGN TABLE f PARTITION OF others FOR VALUES IN ('alice') SERVER s
           OPTIONS (table_name 'people')""")
     options = {"prepared_statements": prepared, "table": "others"}
     async with serving(database, **options) as backend, loading(database, 1) as (load,):
