@@ -24,8 +24,7 @@ class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no typ
         super().__init__(*arguments)
         self._prepared: dict[str, PreparedStatement] = {}
         self.address = self.server = ""
-        """``address`` is the host with its port. ``server`` identifies the server, because a load
-        balancer may have several servers at one address."""
+        """The host with its port. ``server`` also identifies the server behind this address."""
         self.standby: object = "unknown"
         """The last `Result.standby`. If it is ``None``, the server is a primary and remains one."""
 

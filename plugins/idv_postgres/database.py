@@ -18,12 +18,12 @@ from idv_postgres.executor import Executor
 from idv_postgres.lookups import Lookups, Result, inspect
 from idv_postgres.options import Dsn, PostgresOptions
 from idv_postgres.pool import Pool
+from idv_postgres.relation import SERVER
 from idv_postgres.standby import NO_LOOKUP
 from tornado_idv import Broken
 
 _MIN_CONNECT_TIMEOUT = 1.0
 """Maximum seconds to connect to one host, unless the option ``timeout`` is longer."""
-_BEGAN = "SELECT pg_catalog.pg_postmaster_start_time()::text"
 _TIMELINE = """
 SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN ''
   ELSE left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END
@@ -178,7 +178,7 @@ class Database:
         # A load balancer may choose a server per connection, and a pooler per statement.
         if self._options.prepared_statements:
             async with asyncio.timeout(_MIN_CONNECT_TIMEOUT):
-                connection.server += f" {await connection.fetchval(_BEGAN)}"
+                connection.server += f" {await connection.fetchval(SERVER)}"
 
     def _leave_other_hosts(self, connection: Connection) -> None:
         """Replace connections to hosts other than this one. Two hosts may have different users."""

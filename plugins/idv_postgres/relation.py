@@ -22,12 +22,14 @@ SELECT set_config('search_path', concat_ws(', ', string_agg(quote_ident(name), '
 FROM unnest(current_schemas(false)) WITH ORDINALITY AS s(name, place) WHERE name !~ '^pg_temp'
 """
 """SQL that removes missing schemas from a transaction's ``search_path``. ``pg_temp`` is last."""
-_RELATION = """
+SERVER = """SELECT concat(pg_catalog.pg_postmaster_start_time(), ' ', oid)
+FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"""
+_RELATION = f"""
 SELECT oid, relnamespace::regnamespace || '.' || quote_ident(relname), ARRAY(
   SELECT name FROM unnest(current_schemas(false)) AS s(name)
-  WHERE to_regclass(format('%I.%I', name, relname)) <> oid), pg_postmaster_start_time()::text
+  WHERE to_regclass(format('%I.%I', name, relname)) <> oid), ({SERVER})
 FROM pg_class WHERE oid = to_regclass($1::text)
-"""
+"""  # noqa: S608 - constants
 _IS_RENAMED = """
 SELECT EXISTS (SELECT FROM pg_class AS a JOIN pg_class AS b USING (relnamespace)
   WHERE a.oid = $1 AND b.oid = $2)
@@ -63,7 +65,7 @@ class Relation:
     sample: Sequence[str] = field(compare=False)
     """Some nicknames, to compare with a later table. In lower case if lookups ignore the case."""
     server: str = field(compare=False)
-    """The server's start time, as its id. On another server, ``oid`` may mean another table."""
+    """The identity of server and database. In another one, ``oid`` may mean another table."""
 
 
 async def resolve(

@@ -228,3 +228,18 @@ async def test_table_that_is_filled_while_it_is_checked_is_accepted_by_the_next_
     connection: Any = Filled()
     with pytest.raises(Broken, match="was replaced by a table"):
         await resolve(connection, backend_of(database).options, before, lambda value: value)
+
+
+async def test_database_that_is_exchanged_by_renaming_is_compared(database: Database) -> None:
+    server, name, (end, *_) = database.server, database.name, DISCONNECT.split(" AND")
+    database.close()
+    server.run(f"CREATE DATABASE copied TEMPLATE {name}")
+    server.run("DELETE FROM users", "copied")
+    server.end_session("copied")
+    async with open_backends([backend_of(database)]) as (backend,):
+        assert await outcome(backend) == "found"
+        server.run(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false; {end}")
+        server.run(f"ALTER DATABASE {name} RENAME TO old; ALTER DATABASE copied RENAME TO {name}")
+        results = {await outcome(backend) for _ in range(9)}
+        assert any("lacks most of the old users" in each for each in results)
+        assert "not found" not in results
