@@ -202,9 +202,7 @@ HAND_MADE_CHANGES: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("change", HAND_MADE_CHANGES)
-def test_keys_in_force_after_any_change_are_those_of_the_store(
-    followed: Followed, change: str
-) -> None:
+def test_keys_after_any_change_are_those_of_the_store(followed: Followed, change: str) -> None:
     """The result is that of reading all; what has not changed is held."""
     with open_store(followed.path) as opened:
         opened.rotate("shop", Token(digest("new"), CREATED + 1), overlap=60, expires=None)
@@ -367,9 +365,7 @@ def test_last_use_that_cannot_be_written_at_the_stop_is_not_announced_for_later(
     assert never.endswith("; the last use of keys is not written")
 
 
-def test_last_use_is_written_only_if_it_is_later(
-    followed: Followed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_later_use_is_written(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     followed.follower.write_last_used({"shop": CREATED + 5})
     monkeypatch.setattr(KeyStore, "write_last_used", None)
     followed.follower.write_last_used({"shop": CREATED + 5, "configured": CREATED})

@@ -73,9 +73,7 @@ def test_store_in_a_missing_folder_cannot_be_created(path: Path) -> None:
         create(KeyStoreFile(path.parent / "none" / "keys.db"))
 
 
-def test_store_that_cannot_be_created_leaves_no_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_not_created_leaves_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another command is faster."""
     make_store(path, "shop")
     monkeypatch.setattr(os.path, "lexists", lambda _: False)

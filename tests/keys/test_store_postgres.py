@@ -50,7 +50,6 @@ KEYS = (Path(__file__).parents[2] / "docs" / "guide" / "keys.md").read_text(enco
 
 @pytest.fixture(autouse=True)
 def running(database: Database) -> Iterator[None]:
-    """The server runs after each test, too."""
     yield
     if database.server.process is None:
         database.server.start()
@@ -58,7 +57,6 @@ def running(database: Database) -> Iterator[None]:
 
 @pytest.fixture
 def place(database: Database) -> Iterator[PostgresKeyStore]:
-    """A place for a key store, where there is none."""
     with closing(postgres_place(database)) as location:
         yield location
 
@@ -123,10 +121,7 @@ def test_no_keys_are_read_during_a_restore(place: PostgresKeyStore, database: Da
             store.api_keys(known)
 
 
-def test_keys_that_are_restored_meanwhile_are_read(
-    place: PostgresKeyStore, database: Database
-) -> None:
-    """By a snapshot from after the TRUNCATE."""
+def test_keys_restored_meanwhile_are_read(place: PostgresKeyStore, database: Database) -> None:
     make_store(place, "shop")
     database.run(
         "CREATE TABLE backup_of_keys AS TABLE idv_keys.keys;"
@@ -170,9 +165,7 @@ def test_change_waits_for_another_one_whatever_the_isolation_is_by_default(
         database.run(f"{setting} TO DEFAULT")
 
 
-def test_change_that_waits_too_long_for_another_one_is_refused(
-    place: PostgresKeyStore, database: Database
-) -> None:
+def test_change_that_waits_too_long_is_refused(place: PostgresKeyStore, database: Database) -> None:
     make_store(place, "shop")
     with (
         closing(PostgresKeyStore(place.setting)) as other,
@@ -369,9 +362,7 @@ def test_wrong_password_is_reported_without_it(place: PostgresKeyStore) -> None:
     assert "canary" not in f"{caught.value} {wrong!r} {wrong.name}"
 
 
-def test_commands_work_on_the_store_of_the_configuration(
-    place: PostgresKeyStore, folder: Path, invoke: Invoke
-) -> None:
+def test_commands_work_on_the_store(place: PostgresKeyStore, folder: Path, invoke: Invoke) -> None:
     config = folder / "config.yaml"
     (folder / "dsn").write_text(place.setting.get_secret_value())
     config.write_text(config_with("${file:dsn}"))
@@ -398,9 +389,7 @@ def test_commands_work_on_the_store_of_the_configuration(
     assert PASSWORD not in checked.output
 
 
-def test_service_needs_no_right_to_change_keys(
-    place: PostgresKeyStore, database: Database, folder: Path
-) -> None:
+def test_service_changes_no_keys(place: PostgresKeyStore, database: Database, folder: Path) -> None:
     """With the roles and grants in docs/guide/keys.md. A change is in force within a second."""
     roles, grants = re.findall(r"```sql\n(.*?)```", KEYS, re.DOTALL)
     database.run(re.sub("'a[^']* long random text'", f"'{PASSWORD}'", roles))

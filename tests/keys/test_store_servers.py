@@ -84,9 +84,7 @@ def test_a_standby_a_lost_host_and_another_name_are_no_second_primary(
     assert invoke("keys", "revoke", "shop", "-c", config).exit_code == 0
 
 
-def test_a_host_that_hangs_is_waited_for_seconds_only(
-    cluster: Cluster, tmp_path: Path, invoke: Invoke
-) -> None:
+def test_hanging_host_delays_for_seconds(cluster: Cluster, tmp_path: Path, invoke: Invoke) -> None:
     tokens_of(cluster, "shop")
     config = configured(tmp_path / "config.yaml", dsn(cluster.standby, cluster.primary))
     cluster.standby.pause()

@@ -129,7 +129,6 @@ class TestConformanceOfQueries(BackendConformance):
 def test_a_missing_library_is_reported_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
 ) -> None:
-    """The SQL can be printed without it."""
     for name in [name for name in sys.modules if name.startswith("idv_postgres.")]:
         if name.rpartition(".")[2] in {"database", "errors", "listener", "pool", "table"}:
             monkeypatch.delitem(sys.modules, name)

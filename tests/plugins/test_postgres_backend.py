@@ -305,9 +305,7 @@ async def test_table_is_checked_every_10_s_and_lookups_are_verified_by_it() -> N
 
 
 @pytest.mark.parametrize("has_connections", [True, False])
-async def test_check_that_fails_takes_the_backend_down_only_without_connections(
-    *, has_connections: bool
-) -> None:
+async def test_failed_check_is_an_outage_only_without_connections(*, has_connections: bool) -> None:
     """A wrong table closes them; a password that has changed does not."""
     async with serving() as harness:
         harness.database.lookups = Broken("another table")
@@ -352,7 +350,6 @@ async def test_rows_of_another_table_are_believed_after_a_check() -> None:
 
 
 async def test_table_that_a_check_does_not_find_replaced_is_unavailable() -> None:
-    """As where hosts of the dsn have different ones."""
     async with serving() as harness:
         harness.database.rows = REPLACED
         reason = "the table was replaced by another one"
@@ -384,7 +381,6 @@ async def test_check_goes_on_when_the_lookup_that_began_it_is_out_of_time() -> N
 
 
 async def test_not_found_of_a_server_that_was_not_checked_is_not_believed() -> None:
-    """It is checked first; a user that it finds is found."""
     async with serving() as harness:
         result = Result([], origin="b")
 

@@ -27,7 +27,6 @@ DAVE = User("Free", "0400", "dave")
 
 @contextmanager
 def locked(database: Database) -> Iterator[None]:
-    """Queries of the table wait."""
     database.run("BEGIN; LOCK TABLE users")
     try:
         yield
@@ -40,7 +39,6 @@ def start(backend: PostgresBackend, *names: str) -> list[asyncio.Task[User | Non
 
 
 async def until_waiting(database: Database, *, alone: int, batches: int) -> None:
-    """Wait until this many queries wait for the lock."""
     waiting = "wait_event_type = 'Lock' AND query LIKE '%unnest%'"
     await until(lambda: database.count_queries(waiting) == batches)
     await until(lambda: database.count_queries("wait_event_type = 'Lock'") == alone + batches)

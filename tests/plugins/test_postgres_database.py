@@ -266,9 +266,7 @@ async def test_server_that_may_hide_rows_is_broken(driver: Driver) -> None:
     assert all(each.ended for each in driver.connections)
 
 
-async def test_opening_that_is_cancelled_leaves_no_connection(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cancelled_opening_is_closed(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     inspecting = asyncio.Event()
 
     async def inspect(*_: object) -> Lookups:

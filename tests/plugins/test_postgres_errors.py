@@ -103,7 +103,5 @@ def test_failure_of_ours_stays_as_it_is() -> None:
     ],
     ids=["role first", "role last", "full last", "full first", "role alone", "first"],
 )
-def test_most_informative_error_of_several_hosts_is_reported(
-    of_hosts: list[Exception], reported: Exception
-) -> None:
+def test_most_informative_error_is_reported(of_hosts: list[Exception], reported: Exception) -> None:
     assert errors.most_informative(of_hosts) is reported

@@ -50,7 +50,6 @@ async def wait_for(backend: PostgresBackend, beginning: str) -> None:
 async def test_a_password_that_is_changed_in_its_file_is_used_for_new_connections(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another source is not, until a reload."""
     monkeypatch.setattr("tornado_idv.files.FileSecret.check_interval", 0.0)
     secret = yaml_loader.FileText(database.dsn)
     secret.path = tmp_path / "dsn"

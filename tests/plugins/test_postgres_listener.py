@@ -184,9 +184,7 @@ async def test_nicknames_are_folded_as_in_queries() -> None:
 
 
 @pytest.mark.parametrize("fault", ["lost", "hanging"])
-async def test_connection_is_checked_each_second_and_made_again(
-    fault: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_connection_is_checked_often(fault: str, caplog: pytest.LogCaptureFixture) -> None:
     """What changed meanwhile is not known; the outage is logged once, and its end."""
     caplog.set_level(logging.INFO)
     async with listening() as harness:
@@ -251,7 +249,6 @@ async def test_position_of_what_is_purged_is_required_and_none_is_enough_until_i
 
 @pytest.mark.parametrize("notify", [None, {"dsn": "postgresql://primary/x"}])
 async def test_it_follows_lookups_to_another_primary_alone(notify: object) -> None:
-    """Unless it has an address of its own."""
     async with listening(notify=notify) as harness:
         for servers, count in (
             ([("a:1", "primary"), ("b:1", "standby")], 1),

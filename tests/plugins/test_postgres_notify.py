@@ -33,8 +33,6 @@ def write_config(folder: Path, database: Database, more: str = "") -> Path:
 
 
 class Changes:
-    """Records what a backend reports as changed."""
-
     def __init__(self) -> None:
         self.calls: list[set[Query]] = []
         self._changed = asyncio.Event()
@@ -202,9 +200,7 @@ async def test_each_change_is_reported_for_the_users_it_is_about(
     assert changes.calls == []
 
 
-async def test_a_folded_nickname_is_purged_in_its_folded_form(
-    database: Database, listening: Any
-) -> None:
+async def test_folded_nickname_is_purged_in_folded_form(database: Database, listening: Any) -> None:
     database.write()
     async with listening("fold", channel="Other; channel") as changes:
         database.run("""NOTIFY "Other; channel", 'ALIce'""")

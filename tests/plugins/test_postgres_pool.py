@@ -11,8 +11,6 @@ from idv_postgres.pool import Pool
 
 
 class Connection:
-    """A connection that records how it is closed."""
-
     def __init__(self) -> None:
         self.ended: str | None = None
 
@@ -45,7 +43,6 @@ class Server:
 
 
 async def started(pool: Pool) -> asyncio.Task[Any]:
-    """Begin to acquire a connection, up to where that waits."""
     acquiring = asyncio.create_task(pool.acquire())
     await asyncio.sleep(0)
     await asyncio.sleep(0)

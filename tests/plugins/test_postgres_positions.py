@@ -89,9 +89,7 @@ def test_standby_without_a_receiver_is_believed_for_max_lag(harness: Harness) ->
 
 
 @pytest.mark.parametrize("received", [None, 90], ids=["nothing", "the start of a segment"])
-def test_receiver_that_has_received_nothing_yet_is_not_believed(
-    harness: Harness, received: int | None
-) -> None:
+def test_receiver_without_wal_yet_is_not_believed(harness: Harness, received: int | None) -> None:
     assert {harness.look_up(100, received).reason for _ in range(20)} == {MAY_BE_BEHIND}
 
 

@@ -43,7 +43,6 @@ def users(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def backend_of(database: Database, **options: Any) -> PostgresBackend:
-    """Return a backend with the role of these tests."""
     dsn = database.server.dsn(database.name, ROLE)
     return postgres_backends.backend_of(database, dsn=dsn, **options)
 
@@ -151,9 +150,7 @@ NEW_ROWS = "INSERT INTO users_new VALUES ('carol', '77', 'Free'), ('bob', '78', 
 
 
 @pytest.mark.parametrize("after", ["", "DROP TABLE users_old;"], ids=["kept", "dropped"])
-async def test_exchange_of_tables_by_renaming_is_followed_at_once(
-    database: Database, after: str
-) -> None:
+async def test_exchange_of_tables_by_renaming_is_followed(database: Database, after: str) -> None:
     """With the rows of the new table, in single lookups and in shared queries."""
     backend = backend_of(database, pool={"max": "1"})
     queries = [*map(ByNickname, ["alice", "bob", "carol"]), ByCard("77"), ByCard(BOB.card_number)]

@@ -50,7 +50,6 @@ def people(database: Database) -> None:
 
 @asynccontextmanager
 async def loading(database: Database, number: int) -> AsyncIterator[list[asyncpg.Connection]]:
-    """Connections that fill the table."""
     dsn = database.server.dsn(database.name, "postgres")
     loads = [await asyncpg.connect(dsn) for _ in range(number)]
     try:

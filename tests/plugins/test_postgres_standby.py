@@ -42,7 +42,6 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """The standby tries often to connect to its primary."""
     with running_cluster() as cluster:
         cluster.standby.run("ALTER SYSTEM SET wal_retrieve_retry_interval = '50ms'")
         cluster.standby.run("SELECT pg_reload_conf()")
@@ -51,14 +50,12 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait less for what is the same but for its duration."""
     monkeypatch.setattr(Standbys, "settle_time", 0.3)
     monkeypatch.setattr(PostgresBackend, "retry_interval", 0.25)
 
 
 @pytest.fixture
 def database(cluster: Cluster) -> Iterator[Database]:
-    """A database with alice, on both servers."""
     database = create_database(cluster.primary, "standby")
     database.write(ALICE, table=USERS)
     database.run(FUNCTION)
@@ -127,7 +124,6 @@ def address(port: int) -> str:
 
 
 def add(database: Database, *names: str) -> None:
-    """Add users, whose card numbers are of no interest."""
     for name in names:
         database.run(
             f"INSERT INTO users SELECT '{name}', (count(*) + 100)::text, 'Free' FROM users"
@@ -249,9 +245,7 @@ async def test_lost_primary_leaves_those_who_are_found(cluster: Cluster, run: Ru
         await until(lambda: backend.problem is None)
 
 
-async def test_standby_that_is_behind_is_left_for_another_one(
-    cluster: Cluster, database: Database, run: Run
-) -> None:
+async def test_lagging_standby_is_left(cluster: Cluster, database: Database, run: Run) -> None:
     primary, standby = (each.port for each in cluster.servers)
     with running_standby(cluster.primary) as other:
         async with run("standby", standby, other.port, primary) as backend:
@@ -299,9 +293,7 @@ async def test_lookups_go_back_to_a_standby_only_when_it_follows(
         assert await outcome(backend, ByNickname("new")) == "found"
 
 
-async def test_answers_from_before_a_change_are_not_stored(
-    cluster: Cluster, database: Database, run: Run
-) -> None:
+async def test_old_answers_are_not_stored(cluster: Cluster, database: Database, run: Run) -> None:
     """Also those of a batch; and those of an idle standby are stored as soon as it has all."""
     changes: dict[str, list[Sequence[Query]]] = {kind: [] for kind in KINDS}
 

@@ -102,9 +102,7 @@ CREATE COLLATION caseless (provider = icu, locale = 'und-u-ks-level2', determini
 
 @pytest.mark.parametrize("columns", list(COLUMNS.values()), ids=list(COLUMNS))
 @pytest.mark.parametrize("case", ["preserve", "fold"])
-async def test_each_type_of_text_is_compared_exactly(
-    database: Database, columns: str, case: str
-) -> None:
+async def test_text_types_are_compared_exactly(database: Database, columns: str, case: str) -> None:
     """Alone, in a shared query and in a query of the operator's own."""
     script = f"{TYPES} CREATE TABLE users ({columns}); {ROWS}"
     queries = [*map(ByNickname, ["alice", "Alice", "bob", "x" * 64]), *map(ByCard, ["0012", "12"])]

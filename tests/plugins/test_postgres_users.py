@@ -95,7 +95,6 @@ class TestConformance(UserStoreConformance):
 
 
 def test_columns_may_have_other_types(table: PostgresTable) -> None:
-    """Padded card numbers are the same ones."""
     table.run("CREATE TYPE plans AS ENUM ('Free', 'Pro')")
     columns = "nickname varchar UNIQUE, card_number char(20) UNIQUE, plan plans, since text"
     table.create(columns, ("alice", "1", "Pro", "then"), ("bob", "2", "Free", "then"))
@@ -106,7 +105,6 @@ def test_columns_may_have_other_types(table: PostgresTable) -> None:
 
 
 def test_nickname_that_the_column_would_cut_is_refused(table: PostgresTable) -> None:
-    """Otherwise its user would be not found."""
     table.create(UNIQUE.replace("nickname TEXT", "nickname name"))
     assert table.load([User("p" * 63, "1", "n" * 63)])[0][1] == 1
     with pytest.raises(Broken, match=r"the constraint idv_staged_nickname_check$"):

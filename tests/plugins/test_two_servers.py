@@ -36,8 +36,6 @@ ALL, LIMIT = ("127.0.0.1",), 10.0
 
 
 class Two(NamedTuple):
-    """A backend behind its guard, and the relays in front of both servers."""
-
     guard: Guard
     first: Relay
     second: Relay
