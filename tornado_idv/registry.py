@@ -94,10 +94,8 @@ def installed_kinds(manager: pluggy.PluginManager) -> Kinds:
                 isinstance(more, Mapping)
                 and all(isinstance(each, type | str) for each in more.values())
             ):
-                text = (
-                    f"idv_kinds must return Kinds, with a mapping from names to classes in {what}"
-                )
-                raise StartError(f"a plugin cannot be loaded: {text}")
+                text = "idv_kinds must return Kinds, with a mapping from names to classes in"
+                raise StartError(f"a plugin cannot be loaded: {text} {what}")
             for name in more.keys() & classes.keys():
                 first, second = (
                     each.partition(":")[0] if isinstance(each, str) else each.__module__

@@ -266,7 +266,6 @@ async def test_not_found_replaces_a_stale_user_for_good(cache: AnswerCache, tick
 
 @pytest.fixture
 def late(cache: AnswerCache) -> list[Query]:
-    """The queries whose refresh the cache asks for."""
     queries: list[Query] = []
     cache.on_late_hit = queries.append
     return queries
@@ -401,7 +400,6 @@ async def test_what_a_purge_of_a_backend_drops_takes_no_place(cache: AnswerCache
 async def test_user_of_no_backend_is_kept_by_a_purge_of_another(
     cache: AnswerCache, purge: Purge
 ) -> None:
-    """As a plugin may answer."""
     answer = structs.replace(FOUND, backend=None)
     await remember(cache, ALICE, answer)
     await remember(cache, BOB, FOUND_BOB)

@@ -437,6 +437,10 @@ async def test_reload_keeps_what_is_known_of_the_canary(query: Query, known: lis
     users.asked.clear()
     assert await is_believed(after, query) is bool(known)
     assert not known or users.asked == [query.text]
+    users.by_nickname.clear()
+    users.by_card.clear()
+    await before.canaries[type(query)]._find_all()  # a lookup that was running
+    assert not await is_believed(after, query)
 
 
 async def test_loss_and_return_are_logged_once_without_card_numbers(
@@ -536,7 +540,6 @@ async def test_canary_of_lookups_that_the_backend_does_not_serve_is_not_looked_u
 
 
 async def test_directory_is_joined_when_its_canaries_are_not_looked_up_any_more() -> None:
-    """Then the backend can be closed."""
     users = Users(BIRD, canary=BY_NICKNAME)
     gate = users.held["@idv-canary"] = asyncio.Event()
     directory = make_directory(users)

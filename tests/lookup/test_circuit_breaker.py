@@ -21,7 +21,6 @@ def breaker(ticker: Ticker) -> CircuitBreaker:
 
 
 def fail(breaker: CircuitBreaker, times: int = 5) -> None:
-    """So many calls fail, one after the other."""
     for _ in range(times):
         breaker.failed(entered(breaker))
 

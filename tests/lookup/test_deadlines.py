@@ -181,7 +181,6 @@ def after(seconds: float) -> Timeout:
 
 
 async def _a_turn() -> None:
-    """Lets what is due by now happen."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 

@@ -331,7 +331,6 @@ async def test_callers_who_share_a_failure_get_one_each() -> None:
 
 
 async def landed(asked: Directory) -> None:
-    """Waits for all that is under way."""
     await asyncio.wait(running(asked._single_flight), timeout=5)
 
 

@@ -32,7 +32,6 @@ def guard(backend: FakeBackend, **options: Any) -> Guard:
 def ask(
     asked: Guard, query: Query = BY_NICKNAME, left: float = 60
 ) -> Coroutine[Any, Any, Answer | None]:
-    """A lookup of a request that has so many seconds left."""
     return asked.find(query, asyncio.get_running_loop().time() + left)
 
 
@@ -384,7 +383,6 @@ async def test_a_backend_that_never_answers_in_its_time_counts() -> None:
 
 
 async def test_skipped_call_does_not_count_as_a_success() -> None:
-    """Such a failure does not end a row of others, as an answer would."""
     backend = FakeBackend(DOWN)
     asked = guard(backend)
     for _ in range(4):

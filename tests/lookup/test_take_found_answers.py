@@ -68,6 +68,7 @@ async def test_running_lookup_may_end_with_the_stale_answer_that_was_there(
         await remember(cache, query, answer)
     ticker.now += 301
     cache.apply(Purge(("crm",)))
+    await remember(cache, ByCard("1"), ELSEWHERE)
     source = Source(Unavailable("down"))
     callers = [await held(cache, source), begin(cache, source, BOB)]
     new.take_found_answers(cache, [], flights(cache).queries)
@@ -78,6 +79,8 @@ async def test_running_lookup_may_end_with_the_stale_answer_that_was_there(
     with pytest.raises(Unavailable, match="down"):
         await callers[0]
     assert (await callers[1]).stale
+    cache.apply(Purge(("members",)))
+    assert cache.get_stale(BOB) is None
 
 
 async def test_failures_are_not_taken(cache: AnswerCache, new: AnswerCache) -> None:

@@ -174,13 +174,13 @@ class AnswerCache:
         use ``other``. If such a lookup fails, its callers get the stored answer as stale, so
         ``other`` keeps a copy. The time of the call does not depend on the number of entries.
         """
-        kept, of_kept = Entries(other.limits.max_entries, other.counters), Epoch()
+        kept = Entries(other.limits.max_entries, other.counters)
+        epochs, other._epochs = other._epochs, defaultdict(Epoch)
         for query in running:
-            entry = other._found.find(query.text)
-            if entry is not None and not entry.epoch.expired:
-                kept.put(query.text, replace(entry, epoch=of_kept))
+            if (entry := other._found.find(query.text)) and not entry.epoch.expired:
+                kept.put(query.text, replace(entry, epoch=other._epochs[entry.answer.backend]))
         self._found, other._found = other._found, kept
-        for backend, epoch in other._epochs.items():
+        for backend, epoch in epochs.items():
             if backend in backends:
                 self._epochs[backend] = epoch
             else:
@@ -189,13 +189,8 @@ class AnswerCache:
 
     def describe(self, query: Query) -> CacheState:
         """Return the state of a query in the cache."""
-        text, now = query.text, self.timer()
-        entry = self._found.find(text) or self._negative.find(text)
-        if entry is not None and not entry.epoch.expired:
-            if now < entry.fresh_until:
-                return "found" if entry.answer.found else "not_found"
-            if now < entry.stale_until:
-                return "stale"
+        if answer := self.peek(query) or self.get_stale(query):
+            return "stale" if answer.stale else "found" if answer.found else "not_found"
         return "failure" if self.get_failure(query) else "absent"
 
     def store_failure(self, query: Query, error: LookupFailed) -> None:

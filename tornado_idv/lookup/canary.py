@@ -104,7 +104,7 @@ class Canary:
         self._next: asyncio.Future[_Outcome] | None = None
 
     def share_state_of(self, other: Canary) -> None:
-        """Take over the results of a `Canary` with the same options."""
+        """Share the results of a `Canary` with the same options, also of its running lookup."""
         self.problem, self._began, self._found = other.problem, other._began, other._found
 
     @property
@@ -144,8 +144,7 @@ class Canary:
         if not call.done():
             text = f"{next(iter(self.queries))}: no answer within the request's time"
             raise Unavailable(text, counts_against_breaker=False)
-        outcome = call.result()
-        if isinstance(outcome, LookupFailed):
+        if isinstance(outcome := call.result(), LookupFailed):
             raise outcome.copy()
         return outcome
 
@@ -209,7 +208,8 @@ class Canary:
             except Untrusted as error:
                 if self.problem is None:
                     _log.error("backend %s: %s", self._options.name, error.reason)
-                self.problem, self._found = error.reason, {}
+                self.problem = error.reason
+                self._found.clear()
                 return error
             except LookupFailed as error:
                 return Unavailable(error.reason, retry_after=error.retry_after)
@@ -218,5 +218,7 @@ class Canary:
         fresh = {k: v for k, v in self._found.items() if self._covers(v[0], self._timer())}
         # If two servers responded, neither of them has confirmed all canaries.
         found = dict.fromkeys(servers, (self._began, self._timer())) if len(servers) == 1 else {}
-        self.problem, self._found = None, {**fresh, **found}
+        self.problem = None
+        self._found.clear()
+        self._found.update(fresh | found)
         return servers

@@ -64,9 +64,8 @@ class Chain:
         default = cache.limits.negative_ttl
         self._negative_ttls: dict[type[Query], float] = {}
         for kind in get_args(Query):
-            backends = [each.backend for each in guards if kind in each.backend.serves]
-            own = [each.options.negative_ttl for each in backends]
-            ttls = (default if ttl is None else ttl for ttl in own)
+            options = [each.backend.options for each in guards if kind in each.backend.serves]
+            ttls = (default if each.negative_ttl is None else each.negative_ttl for each in options)
             self._negative_ttls[kind] = min(ttls, default=default)
         self._canaries = {each.name: each.canaries for each in guards}
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from typing import Any, Protocol
 
 import pluggy
@@ -76,7 +77,7 @@ class Directory:
         """Limits lookups of all batches together to half of the smallest ``max_concurrent``."""
         self.batch_turn = asyncio.Lock()
         """A batch holds this lock while it pauses, so that only one batch pauses at a time."""
-        self._explaining: set[asyncio.Task[Any]] = set()
+        self._uncached: set[asyncio.Task[Any]] = set()
         self._chain = chain = Chain(manager, self.guards, cache, encode, timeout)
         if previous is None:
             self._follow_changes()
@@ -90,6 +91,7 @@ class Directory:
         look_up: LookUp = lambda query, _: chain.find(query)  # noqa: E731
         for each in reversed(layers):
             look_up = partial(each.look_up, proceed=look_up)
+        self._look_up = look_up
         self._single_flight = SingleFlight(cache, look_up, timeout, self._on_outcome)
         cache.on_late_hit = self._single_flight.start_refresh
         cache.on_gone = lambda query: [each.purge(Purge(queries=(query,))) for each in layers]
@@ -115,9 +117,18 @@ class Directory:
 
     async def explain(self, query: Query) -> Explanation:
         """Look a user up in the backends, without the cache, and return how each call ended."""
-        self._explaining.add(task := asyncio.create_task(self._chain.explain(query)))
-        task.add_done_callback(self._explaining.discard)
+        self._uncached.add(task := asyncio.create_task(self._chain.explain(query)))
+        task.add_done_callback(self._uncached.discard)
         return await task
+
+    async def find_past_cache(self, query: Query) -> Answer:
+        """Look a user up in the backends. Drop a user who is not found from all caches."""
+        # A layer has no answer with an infinite TTL. It only stores the answer of the backends.
+        self._uncached.add(task := asyncio.create_task(self._look_up(query, inf)))
+        task.add_done_callback(self._uncached.discard)
+        if not (answer := await task).found:
+            self.cache.drop_user(query)
+        return answer
 
     def replace(self, previous: Directory, kept: Sequence[str]) -> None:
         """Replace the directory ``previous``. Take over its cached users of the ``kept`` backends.
@@ -142,7 +153,7 @@ class Directory:
             async with self.batch_turn:  # a batch that waits or pauses starts its next lookups
                 await asyncio.sleep(0)
             await self._single_flight.join()
-        while tasks := [*self._explaining, *(each.task for each in self.canaries if each.task)]:
+        while tasks := [*self._uncached, *(each.task for each in self.canaries if each.task)]:
             await asyncio.wait(tasks)
 
     def observe(self, owner: str, lookups: Sequence[Observer], hits: Sequence[Observer]) -> None:

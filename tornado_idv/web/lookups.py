@@ -126,10 +126,7 @@ async def find_past_cache(api: ApiContext, query: Query, limits: KeyLimits | Non
     The lookup is charged as a miss even if it finds the user, because it costs as much as a miss.
     Above the limit of misses, raises `ApiException`.
     """
-    if isinstance(end := (await api.directory.explain(query)).end, LookupFailed):
-        raise end
-    if not end.found:
-        api.directory.cache.drop_user(query)  # so that no later client gets the user
+    end = await api.directory.find_past_cache(query)
     result = _result_of_miss(end, limits)  # if no user was found, this charges the miss
     if end.found and limits is not None:
         limits.charge_miss()

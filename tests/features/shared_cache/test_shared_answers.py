@@ -64,7 +64,6 @@ async def test_purge_of_another_service_before_the_first_directory_reaches_that(
 
 
 async def lifetime(asked: Directory, ticker: Ticker, seconds: float) -> bool:
-    """Whether the cached answer is fresh after so many seconds."""
     ticker.now += seconds
     return asked.get_cached(QUERY) is not None
 
@@ -219,6 +218,15 @@ async def test_user_who_is_gone_is_not_shared_by_another_identifier(ticker: Tick
             assert not (await both.first.find(query)).found
             await both.stored()
         assert both.tier.counted.results["purged"] == 1
+
+
+async def test_user_who_is_not_found_past_the_cache_is_not_shared(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        await both.find_in_first()
+        both.backends[1].source.answer = None
+        assert not (await both.second.find_past_cache(QUERY)).found
+        await both.stored()
+        assert not (await both.second.find(QUERY)).found
 
 
 @pytest.mark.parametrize("error", [None, OSError()], ids=repr)

@@ -25,7 +25,6 @@ LIMITS = CacheLimits(ttl=300, negative_ttl=30, max_entries=10, max_negative_entr
 
 
 def flights(cache: AnswerCache) -> SingleFlight:
-    """The lookups past a cache, always the same."""
     known: dict[str, SingleFlight] = vars(cache)
     if "flights" not in known:
         known["flights"] = SingleFlight(cache, _no_source, TIMEOUT, lambda *_: None)
@@ -56,12 +55,10 @@ async def remember(cache: AnswerCache, query: Query, answer: Answer) -> None:
 
 
 def begin(cache: AnswerCache, source: Source, query: Query = ALICE) -> asyncio.Future[Answer]:
-    """A caller of many: they come in the order in which they are begun."""
     return fetch(cache, query, source.ask)
 
 
 async def held(cache: AnswerCache, source: Source) -> asyncio.Future[Answer]:
-    """A caller who waits for a source that is asked and gives no answer yet."""
     source.hold()
     caller = begin(cache, source)
     await asyncio.wait_for(source.begun.wait(), timeout=5)
@@ -75,7 +72,6 @@ async def leave(caller: asyncio.Future[Answer]) -> None:
 
 
 async def failure(cache: AnswerCache, source: Source, query: Query = ALICE) -> LookupFailed:
-    """Why there is no answer."""
     with pytest.raises(LookupFailed) as caught:
         await fetch(cache, query, source.ask)
     return caught.value

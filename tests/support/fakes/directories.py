@@ -51,7 +51,6 @@ def directory(
 
 
 def chain(*answers: object, on_unavailable: str = "fail") -> list[FakeBackend]:
-    """Backends a, b, c, … with these answers."""
     return [
         FakeBackend(answer, name, on_unavailable=on_unavailable)
         for name, answer in zip("abcdefgh", answers, strict=False)
@@ -63,14 +62,12 @@ def counts(backends: Sequence[FakeBackend]) -> list[int]:
 
 
 async def failure(asked: Directory, query: Query = QUERY) -> LookupFailed:
-    """Why there is no answer."""
     with pytest.raises(LookupFailed) as caught:
         await asyncio.wait_for(asked.find(query), timeout=5)
     return caught.value
 
 
 async def begin(asked: Directory, source: Source) -> asyncio.Task[Answer]:
-    """A caller who waits for the source, which gives no answer yet."""
     caller = asyncio.create_task(asked.find(QUERY))
     await asyncio.wait_for(source.begun.wait(), timeout=5)
     return caller
