@@ -269,9 +269,7 @@ async def test_a_journal_left_by_a_crashed_writer_is_explained_at_the_start(tmp_
     assert error.endswith("(SQLITE_READONLY_ROLLBACK)")
 
 
-async def test_a_connection_that_fails_while_it_is_made_leaves_no_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_open_ends_its_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def failing(*args: object) -> None:
         raise sqlite3.OperationalError
 
@@ -280,9 +278,7 @@ async def test_a_connection_that_fails_while_it_is_made_leaves_no_thread(
     await start_error(make_backend(SqliteBackend, tmp_path, path="users.db"))
 
 
-async def test_a_file_replaced_while_it_is_opened_stops_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_replaced_as_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connections might lead to either."""
     path = write(tmp_path / "users.db", ALICE)
 
@@ -307,9 +303,7 @@ async def test_a_damaged_database_stops_the_start(tmp_path: Path) -> None:
     assert "the database is damaged" in error
 
 
-async def test_a_damaged_database_too_large_to_check_is_broken_where_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_file_with_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("idv_sqlite.openfile.CHECKED_SIZE", 0)
     path = tmp_path / "users.db"
     run(path, "CREATE TABLE users (nickname TEXT UNIQUE, card_number TEXT UNIQUE, plan TEXT)")
@@ -481,9 +475,7 @@ NOT_TEXT: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("script", "row"), list(NOT_TEXT.values()), ids=list(NOT_TEXT))
-async def test_a_user_whose_values_are_not_text_is_broken(
-    tmp_path: Path, script: str, row: str
-) -> None:
+async def test_a_user_without_text_is_broken(tmp_path: Path, script: str, row: str) -> None:
     """The user is there: "not known" would be wrong, and lost zeros cannot be restored."""
     path = tmp_path / "users.db"
     run(path, script)
@@ -502,9 +494,7 @@ async def test_a_user_whose_values_are_not_text_is_broken(
 
 
 @pytest.mark.parametrize("case", ["preserve", "fold"])
-async def test_a_nickname_that_is_added_with_an_at_sign_is_broken_and_not_unknown(
-    tmp_path: Path, case: str
-) -> None:
+async def test_a_nickname_added_with_an_at_sign_is_broken(tmp_path: Path, case: str) -> None:
     """Alone and in a batch. The table is checked for such nicknames only when it is opened."""
     path = tmp_path / "users.db"
     write(path, ALICE)
@@ -544,9 +534,7 @@ async def test_a_huge_number_is_found_by_no_query_that_it_does_not_equal(tmp_pat
 
 
 @pytest.mark.parametrize("encoding", ["UTF-8", "UTF-16le", "UTF-16be"])
-async def test_nicknames_that_fold_to_one_are_broken_also_in_bytes(
-    tmp_path: Path, encoding: str
-) -> None:
+async def test_bytes_that_fold_to_one_nickname_are_broken(tmp_path: Path, encoding: str) -> None:
     run(
         tmp_path / "users.db",
         f"""PRAGMA encoding = '{encoding}';

@@ -137,9 +137,7 @@ async def test_a_short_lock_is_waited_for(path: Path) -> None:
             assert await backend.find(KNOWN) == ALICE
 
 
-async def test_a_file_renamed_over_the_old_one_answers(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_file_renamed_over_it_answers(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with no_thread_left():
         async with serving(path) as backend:
@@ -355,9 +353,7 @@ async def _outcomes(tasks: list[asyncio.Task]) -> list:
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_look_that_fails_is_logged_and_not_the_last(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failed_check_is_not_the_last(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     backend = make_backend(SqliteBackend, path.parent, path=path.name)
     reported: asyncio.Queue[str] = asyncio.Queue()
 
@@ -378,9 +374,7 @@ async def test_a_look_that_fails_is_logged_and_not_the_last(
     assert "checking the file failed" in caplog.text
 
 
-async def test_close_takes_the_error_of_the_last_check(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_close_takes_the_error_of_check(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Otherwise asyncio logs the error as never retrieved."""
     async with serving(path) as backend:
         backend.on_change(lambda: {}["the listener's own fault"])
@@ -433,9 +427,7 @@ class Held:
         return result
 
 
-async def test_a_lookup_that_has_its_rows_opens_nothing_after_the_close(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_file_is_opened_after_close(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sees that the file was written, and nothing would close what it opened."""
     with no_thread_left():
         async with serving(path) as backend:
@@ -451,9 +443,7 @@ async def test_a_lookup_that_has_its_rows_opens_nothing_after_the_close(
         assert (type(outcome), str(outcome)) == (Unavailable, "the backend is closed")
 
 
-async def test_users_of_a_replaced_file_are_found_while_the_new_one_is_checked(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_users_are_found_during_a_check(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not cached. All other lookups wait: these users may be in the new file."""
     async with serving(path) as backend:
         changes = changes_of(backend)
@@ -480,9 +470,7 @@ async def test_users_of_a_replaced_file_are_found_while_the_new_one_is_checked(
         assert [await late, await backend.find(KNOWN)] == [None, None]
 
 
-async def test_closing_waits_for_the_check_that_reopens_the_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_closing_waits_for_the_check(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it opened is closed, and a lookup that waits for it gets no answer from either file."""
     backend = make_backend(SqliteBackend, path.parent, path=path.name)
     assert isinstance(backend, SqliteBackend)

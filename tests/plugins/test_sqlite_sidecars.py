@@ -61,7 +61,7 @@ async def test_a_row_that_index_lacks_stops_start(path: Path, statement: str, ta
         assert await backend.find(ByCard("0012345670")) is not None
 
 
-async def test_a_row_that_an_index_lacks_is_seen_by_counting_in_a_large_file(
+async def test_rows_of_a_large_file_are_counted(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("idv_sqlite.openfile.CHECKED_SIZE", 0)
@@ -85,9 +85,7 @@ async def test_a_row_written_past_an_index_is_seen_as_it_comes(path: Path) -> No
         assert await backend.find(ByCard("0012345670")) == BOB
 
 
-async def test_indexes_are_compared_after_a_change_that_was_followed_by_a_lock(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_indexes_are_compared_after_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The schema stays the same, and the writer knows it without the index."""
     with (
         closing(sqlite3.connect(path, isolation_level=None)) as writer,
