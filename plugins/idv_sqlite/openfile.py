@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import hashlib
-import os
 import sqlite3
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -177,7 +176,10 @@ class OpenFile:
             rows = await reader.fetch(lookup, values)
             if not rows and isinstance(query, ByNickname):
                 # A program may have stored the nickname with @. `to_user` raises `Broken` for it.
-                rows = await reader.fetch(lookup, lookup.values(ByNickname(query.text)))
+                # An UPDATE may have removed the @ since the first statement: find both forms.
+                both = lookup.values(ByNickname(query.text)), values
+                signed, exact = await asyncio.gather(*(reader.fetch(lookup, x) for x in both))
+                rows = [*signed, *exact]
         except sqlite3.Error as error:
             raise to_lookup_failed(error) from None
         if steps is not None:
@@ -188,18 +190,13 @@ class OpenFile:
 
     async def close(self) -> None:
         """Wait for the queries of each connection. Then close it and end its thread."""
-        closing = [self.watcher.close(), *(reader.close() for reader in self.readers)]
-        await asyncio.gather(*closing)
+        await asyncio.gather(self.watcher.close(), *(each.close() for each in self.readers))
 
 
 def sidecars_of(path: Path) -> frozenset[tuple[int, int]]:
     """Return device and inode of the ``-wal`` and ``-shm`` files. ``path`` must not be a link."""
-    found = set()
-    for suffix in ("-wal", "-shm"):
-        with suppress(OSError):
-            status = os.stat(f"{path}{suffix}")  # noqa: PTH116 - per lookup
-            found.add((status.st_dev, status.st_ino))
-    return frozenset(found)
+    found = [FileSignature.find(Path(f"{path}{suffix}")) for suffix in ("-wal", "-shm")]
+    return frozenset(each[:2] for each in found if each)
 
 
 def revision_of(path: Path, target: Path) -> str:

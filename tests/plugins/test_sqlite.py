@@ -16,6 +16,7 @@ from pydantic import ValidationError
 import idv_sqlite
 from idv_sqlite import table
 from idv_sqlite.backend import SqliteBackend
+from idv_sqlite.reader import Reader
 from support.databases.sqlite_databases import (
     ALICE,
     BOB,
@@ -506,6 +507,20 @@ async def test_a_nickname_added_with_an_at_sign_is_broken(tmp_path: Path, case: 
         *broken, unknown, found = await asyncio.gather(*lookups, return_exceptions=True)
         assert ["stored with a leading @" in repr(each) for each in broken] == [True, True]
         assert (unknown, found) == (None, ALICE)
+
+
+async def test_at_sign_removed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, fetch = write(tmp_path / "users.db"), Reader.fetch
+
+    async def repaired(*args: Any) -> Any:
+        rows = await fetch(*args)
+        run(path, "UPDATE users SET nickname = substr(nickname, 2) WHERE nickname LIKE '@%'")
+        return rows
+
+    async with serving(path) as backend:
+        insert(path, User("Free", "4000", "@alice"))
+        monkeypatch.setattr(Reader, "fetch", repaired)
+        assert await backend.find(ByNickname("alice")) == User("Free", "4000", "alice")
 
 
 async def test_a_nickname_that_became_a_number_with_a_sign_is_broken(tmp_path: Path) -> None:
