@@ -242,9 +242,7 @@ async def test_wal_mode_in_a_read_only_directory_is_explained_at_the_start(
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal"])
-async def test_a_file_without_read_permission_is_explained_at_the_start(
-    public_path: Path, suffix: str
-) -> None:
+async def test_a_file_without_read_permission_is_explained(public_path: Path, suffix: str) -> None:
     path = write(public_path / "users.db", ALICE)
     with closing(sqlite3.connect(path)) as writer:
         writer.execute("PRAGMA journal_mode = WAL")

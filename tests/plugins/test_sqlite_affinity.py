@@ -82,9 +82,7 @@ def equals(value: Any, query: Query, encoding: str) -> bool:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("view", [None, *VIEWS.values()], ids=["a table", *VIEWS])
-async def test_a_user_of_any_types_is_found_or_broken(
-    tmp_path: Path, view: str | None, seed: int
-) -> None:
+async def test_user_of_any_types_is_found(tmp_path: Path, view: str | None, seed: int) -> None:
     path, choose = tmp_path / "users.db", random.Random(f"{view} {seed}")
     make(path, view, choose)
     table = "a" if view is None else "v"

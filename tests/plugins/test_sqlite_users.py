@@ -104,7 +104,7 @@ def test_file_in_wal_mode_is_changed_in_a_transaction(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "name"), [("WAL", "wal"), ("DELETE", "journal")])
-def test_sidecar_of_a_removed_file_does_not_bring_its_users_back(
+def test_sidecar_of_a_removed_file_brings_no_user_back(
     tmp_path: Path, mode: str, name: str
 ) -> None:
     """SQLite would apply it to the new file."""
@@ -147,9 +147,7 @@ def test_new_table_of_folded_nicknames_has_no_two_of_them(table: SqliteTable) ->
 
 
 @pytest.mark.parametrize("mode", ["replace", "merge"])
-def test_file_that_is_created_during_its_import_is_not_replaced(
-    table: SqliteTable, mode: Mode
-) -> None:
+def test_file_created_during_its_import_is_not_replaced(table: SqliteTable, mode: Mode) -> None:
     """By another program, whose users would be lost."""
     table.path.unlink()
     with pytest.raises(StartError, match="import again"):
@@ -204,7 +202,7 @@ def test_other_tables_links_and_the_mode_and_owner_of_the_file_are_kept(
     assert (status.st_mode & 0o777, owners) == (0o640, [(status.st_uid, status.st_gid)])
 
 
-def test_file_that_cannot_keep_its_owner_is_not_replaced(
+def test_file_without_its_owner_is_kept(
     table: SqliteTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service might not be able to read the new one."""
@@ -250,7 +248,7 @@ def test_hidden_file_of_a_killed_import_is_used_again(table: SqliteTable) -> Non
     assert table.users() == {ALICE}
 
 
-def test_hidden_file_of_the_next_import_is_not_deleted(
+def test_hidden_file_of_next_import_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which may begin as soon as the file has its name, before the folder is synced."""
@@ -278,9 +276,7 @@ def test_second_import_of_the_same_file_is_refused_and_the_first_one_completes(
     assert table.users() == {ALICE}
 
 
-def test_file_that_another_import_has_just_renamed_is_not_written(
-    table: SqliteTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_renamed_file_is_not_written(table: SqliteTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was opened under its hidden name, and is what the service reads when it is locked."""
     table.write(BOB)
     hidden, lock = table.path.with_name(".people.db.import"), fcntl.flock
@@ -320,9 +316,7 @@ def test_file_that_is_no_database_is_reported(table: SqliteTable) -> None:
 
 
 @pytest.mark.parametrize(("kind", "number"), [("", 4), ("AUTOINCREMENT", 9)])
-def test_number_of_a_removed_row_is_not_given_to_a_new_user(
-    table: SqliteTable, kind: str, number: int
-) -> None:
+def test_number_of_a_removed_row_is_not_reused(table: SqliteTable, kind: str, number: int) -> None:
     """Other tables may refer to it without a foreign key."""
     table.create(f"id INTEGER PRIMARY KEY {kind}, nickname TEXT, card_number TEXT, plan TEXT")
     table.run("INSERT INTO users VALUES (3, 'carl', '3', 'Free')")

@@ -148,9 +148,7 @@ async def test_a_bad_file_is_reported_once_and_the_old_users_are_kept(
     assert "canary" not in caplog.text
 
 
-async def test_each_bad_file_after_a_good_one_is_reported(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_each_bad_file_is_reported(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with unwatched(path) as (backend, _):
         for text in (None, "", ""):
             path.unlink() if text is None else write(path, text)

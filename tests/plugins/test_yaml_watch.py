@@ -143,9 +143,7 @@ async def test_an_edit_is_read_again_after_an_error(
     caplog.clear()
 
 
-async def test_a_file_that_is_still_changing_is_not_read(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_changing_file_is_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be half written; and an edit right after its last one may have the same times.
 
     One that never stops changing is read now and then.
@@ -176,9 +174,7 @@ async def test_a_file_that_is_still_changing_is_not_read(
     assert [len(each) for each in reads] == [5, 6, 11, 12]
 
 
-async def test_a_file_that_is_written_during_its_read_is_read_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_written_during_its_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Meanwhile, the old users are kept: the content may be cut."""
     read_bytes = Path.read_bytes
 

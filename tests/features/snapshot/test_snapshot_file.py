@@ -60,9 +60,7 @@ def test_process_that_is_killed_while_it_writes_leaves_the_old_one(path: Path, l
     assert names(path) == {path.name}
 
 
-def test_failure_while_it_is_written_leaves_the_old_one(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_leaves_the_old_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = SnapshotFiles(path)
     file.write([OLD])
 
@@ -126,9 +124,7 @@ def test_file_of_another_service_is_an_error(path: Path, monkeypatch: pytest.Mon
     two.release()
 
 
-def test_file_that_another_worker_removes_is_no_error(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removal_by_another_worker_is_no_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = SnapshotFiles(path)
     file.write([OLD])
     monkeypatch.setattr(Path, "is_file", lambda each: each.unlink(missing_ok=True) or True)

@@ -248,9 +248,7 @@ def test_deleted_user_who_was_not_found_is_not_back_after_a_crash(
         service.process.kill()
 
 
-def test_second_service_with_the_same_file_does_not_read_it(
-    tmp_path: Path, directory: LiveDirectory
-) -> None:
+def test_second_service_does_not_read_the_file(tmp_path: Path, directory: LiveDirectory) -> None:
     with served(tmp_path, upstream(directory)) as service:
         assert Client(service.port).by_input("@alice").status == 200
         stop(service)

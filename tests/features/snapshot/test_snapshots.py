@@ -49,9 +49,7 @@ async def test_stop_writes_and_a_failed_one_does_not(path: Path, wall: Ticker) -
     assert path.exists()
 
 
-async def test_is_written_every_interval_and_soon_after_it_was_removed(
-    path: Path, wall: Ticker
-) -> None:
+async def test_is_written_every_interval_and_after_removal(path: Path, wall: Ticker) -> None:
     process = Process(path, wall, Source(), snapshot_interval=100)
     clock = LoopClock()
     clock.stop()
@@ -190,9 +188,7 @@ async def test_purge_while_it_is_written_leaves_none_that_has_what_was_purged(
         assert not path.exists()
 
 
-async def test_reload_while_it_is_written_leaves_none_with_answers_of_both(
-    path: Path, wall: Ticker
-) -> None:
+async def test_reload_during_the_write_leaves_no_answers_of_both(path: Path, wall: Ticker) -> None:
     process = Process(path, wall, Source())
     await process.directory.find(QUERY)
     writing = asyncio.create_task(process.write())
@@ -241,9 +237,7 @@ async def test_user_who_is_gone_after_a_reload_during_the_write_is_not_left_in_t
     assert not path.exists()
 
 
-async def test_user_in_a_file_whose_write_failed_at_its_end_is_not_left_there(
-    path: Path, wall: Ticker
-) -> None:
+async def test_user_in_a_file_of_a_failed_write_is_not_left(path: Path, wall: Ticker) -> None:
     """Also after another write, which a reload has outdated."""
     process = Process(path, wall, Source())
     await process.directory.find(QUERY)
