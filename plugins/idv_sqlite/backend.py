@@ -201,9 +201,8 @@ class SqliteBackend(Backend[SqliteOptions]):
             if now._replace(revision=was.revision) == was:
                 file.state = now
                 return True
-            is_same_file = now.signature.is_same_file(was.signature)
-            is_written = is_same_file and now.data_version != was.data_version
-            if not is_written or now.schema_version != was.schema_version:
+            is_written = now.data_version != was.data_version and now.schema == was.schema
+            if not (is_written and now.signature.is_same_file(was.signature)):
                 return False
             self.notify_changed()
             if now.signature.size <= CHECKED_SIZE:

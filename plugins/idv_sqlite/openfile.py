@@ -11,6 +11,7 @@ import asyncio
 import errno
 import hashlib
 import sqlite3
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +41,7 @@ class State(NamedTuple):
     signature: FileSignature
     sidecars: frozenset[tuple[int, int]]
     data_version: int
-    schema_version: int
+    schema: Sequence[object]
     revision: str
 
 
@@ -127,11 +128,11 @@ class OpenFile:
         await self.watcher.execute_fetchall("BEGIN")
         try:
             revision = revision_of(self.options.path, self.target)
-            ((schema_version,),) = await self.watcher.execute_fetchall("PRAGMA schema_version")
+            # Not its version: two files have the same one after as many changes of the schema.
+            schema = [*await self.watcher.execute_fetchall("SELECT * FROM sqlite_master")]
             ((data_version,),) = await self.watcher.execute_fetchall("PRAGMA data_version")
             signature = signature_of(self.options.path)
-            sidecars = sidecars_of(self.target)
-            return State(signature, sidecars, data_version, schema_version, revision)
+            return State(signature, sidecars_of(self.target), data_version, schema, revision)
         finally:
             await self.watcher.execute_fetchall("ROLLBACK")
 

@@ -163,6 +163,18 @@ async def test_a_copy_over_the_file_is_never_answered_from_old_pages(path: Path)
         assert changes == ["changed"]
 
 
+async def test_a_copy_with_the_same_schema_version(path: Path) -> None:
+    """SQLite compares only the version, and would take one column for the other."""
+    other = path.with_name("other.db")
+    run(other, "CREATE TABLE users (card_number TEXT UNIQUE, nickname TEXT PRIMARY KEY, plan TEXT)")
+    for nickname in ("alice", "bob"):
+        run(other, f"INSERT INTO users VALUES ('{len(nickname)}', '{nickname}', 'Pro')")
+    async with serving(path) as backend:
+        assert await backend.find(KNOWN) == ALICE
+        overwrite(path, other.read_bytes())
+        assert await backend.find(ByNickname("bob")) == User("Pro", "3", "bob")
+
+
 async def test_a_table_that_gets_a_column_is_read_with_it(path: Path) -> None:
     path.unlink()
     run(path, USERS.replace("profile_url", "homepage"))
