@@ -58,13 +58,11 @@ class SqliteBackend(Backend[SqliteOptions]):
     check_interval: ClassVar[float] = 1.0
     """Seconds between two checks of the file."""
 
-    def __init__(self, options: SqliteOptions) -> None:
-        super().__init__(options)
-        self._file: OpenFile | None = None
-        self._error: LookupFailed | None = None
-        self._watch_task: asyncio.Task[None] | None = None
-        self._check_task: asyncio.Task[None] | None = None
-        self._closed = False
+    _file: OpenFile | None = None
+    _error: LookupFailed | None = None
+    _watch_task: asyncio.Task[None] | None = None
+    _check_task: asyncio.Task[None] | None = None
+    _closed = False
 
     @classmethod
     def user_store(cls, options: SqliteOptions) -> SqliteUserStore:
@@ -157,9 +155,8 @@ class SqliteBackend(Backend[SqliteOptions]):
             try:
                 await self.check()
             except Exception as error:  # noqa: BLE001 - the next check may succeed
-                _log.error(
-                    "backend %s: checking the file failed:\n%s", self.name, format_traceback(error)
-                )
+                text = "backend %s: checking the file failed:\n%s"
+                _log.error(text, self.name, format_traceback(error))
 
     async def _run_check(self) -> None:
         if self._closed:
@@ -207,6 +204,10 @@ class SqliteBackend(Backend[SqliteOptions]):
             self.notify_changed()
             if now.signature.size <= CHECKED_SIZE:
                 await file.compare_indexes()
+            # A copy may set the change counter back. Later writes may then lead to the counter of
+            # pages that a reader has cached, and SQLite would use these pages of another history.
+            for reader in file.readers:
+                await reader.refresh()
         except sqlite3.Error as error:
             return is_locked(error)  # while a writer is busy, leave it to the next check
         file.state = now

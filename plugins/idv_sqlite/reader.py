@@ -114,6 +114,10 @@ class Reader:
         finally:
             self.waiting -= 1
 
+    async def refresh(self) -> None:
+        """Drop SQLite's cached pages if the file has another change counter."""
+        await self._connection.execute_fetchall("PRAGMA schema_version")
+
     async def close(self) -> None:
         """Wait for the queued queries. Then close the connection and end its thread."""
         if self._serve_task is not None:
@@ -124,8 +128,7 @@ class Reader:
         """Run the queued lookups until the queues are empty. The kinds of lookup take turns."""
         while self._queues:
             lookup = next(iter(self._queues))
-            pending = _pending(self._queues.pop(lookup))
-            if not pending:
+            if not (pending := _pending(self._queues.pop(lookup))):
                 continue
             size = max(size for size in lookup.batches if size <= len(pending))
             if len(pending) > size:

@@ -287,11 +287,9 @@ class SqliteTransaction(UserTransaction):
         """Create the unique indexes of a new table. This is faster after its rows are inserted."""
         options = self._store.options
         for field, folds in (("nickname", options.folds_nicknames), ("card_number", False)):
-            index, key = quoted(f"{options.table}_{field}"), self._columns[field]
-            collation = " COLLATE NOCASE" if folds else ""
-            self._connection.execute(
-                f"CREATE UNIQUE INDEX {index} ON {self._table} ({key}{collation})"
-            )
+            index = quoted(f"{options.table}_{field}")
+            key = self._columns[field] + " COLLATE NOCASE" * folds
+            self._connection.execute(f"CREATE UNIQUE INDEX {index} ON {self._table} ({key})")
 
     def _where(self, place: int) -> str:
         """Return the condition for the row whose key is a parameter. It distinguishes case."""

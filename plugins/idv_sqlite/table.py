@@ -116,8 +116,7 @@ async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions
         # In a STRICT table, `ANY` keeps each value; elsewhere it turns digits into numbers.
         types = {name: "" if declared == "ANY" else declared for name, declared in types.items()}
     for column in (options.columns.nickname, options.columns.card_number):
-        declared = types[_folded(column)]
-        if _affinity(declared) == "numeric":
+        if _affinity(declared := types[_folded(column)]) == "numeric":
             raise Broken(
                 f"the column {quoted(column)} is declared {declared} and turns digits into "
                 "numbers and drops leading zeros; declare it TEXT and load the users again"

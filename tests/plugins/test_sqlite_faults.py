@@ -175,6 +175,19 @@ async def test_a_copy_with_the_same_schema_version(path: Path) -> None:
         assert await backend.find(ByNickname("bob")) == User("Pro", "3", "bob")
 
 
+async def test_a_restored_backup_that_is_written_later(path: Path) -> None:
+    """A lost write and a later one lead to the same change counter."""
+    backup = path.read_bytes()
+    insert(path, User("Free", "1", "carol"))
+    async with serving(path) as backend:
+        assert await backend.find(ByNickname("bob")) is None
+        overwrite(path, backup)
+        await backend.check()
+        insert(path, BOB)
+        assert await backend.find(ByNickname("bob")) == BOB
+        assert await backend.find(ByNickname("carol")) is None
+
+
 async def test_a_table_that_gets_a_column_is_read_with_it(path: Path) -> None:
     path.unlink()
     run(path, USERS.replace("profile_url", "homepage"))
