@@ -13,8 +13,8 @@ The backend checks the file every second. A check may detect three changes:
   finds a valid file, the backend opens it.
 
 Before a lookup returns, the file's signature is compared with its signature at the last check.
-After a change, the file is checked first, because SQLite may combine cached pages of the old
-content with pages of an overwritten file, and follow an index entry to another user's row.
+After a change, the file is checked, and the query is repeated, because SQLite may combine pages of
+the old content with pages of an overwritten file, and follow an index entry to another user's row.
 """
 
 from __future__ import annotations
@@ -91,8 +91,9 @@ class SqliteBackend(Backend[SqliteOptions]):
         self, query: Query, steps: list[Step] | None = None
     ) -> User | BackendResult | None:
         """Query the table. If the file was changed without SQLite, check it, and query it again."""
-        while True:
-            file = self._file
+        file = checked = None
+        while file is None or not self._file is file is checked:
+            file, checked = self._file, file
             if file is None:
                 raise self._failure()
             try:
@@ -103,15 +104,14 @@ class SqliteBackend(Backend[SqliteOptions]):
                 continue  # the file was closed during the query: use its successor
             # If -wal or -shm is lost, found users are as of the last check. A miss is uncertain.
             is_current = file.is_unmodified() and (user is not None or not file.has_lost_sidecar())
-            if not is_current and (self._error is None or not file.is_intact()):
-                if user is not None and self._file is file and file.is_intact():
-                    self._begin_check()
-                    return BackendResult(user, storable=False)
-                await self.check()
-                if self._closed:
-                    raise Unavailable("the backend is closed")
-            if self._file is file:
+            if self._file is file and (is_current or (self._error and file.is_intact())):
                 break
+            if user is not None and self._file is file and file.is_intact():
+                self._begin_check()
+                return BackendResult(user, storable=False)
+            await self.check()  # SQLite may have read half of a copy: repeat the query
+            if self._closed:
+                raise Unavailable("the backend is closed")
         if user is None and self._error is not None:
             raise self._failure()
         return user
@@ -195,19 +195,16 @@ class SqliteBackend(Backend[SqliteOptions]):
             return False
         try:
             now = await file.check()
-            if now._replace(revision=was.revision) == was:
-                file.state = now
-                return True
-            is_written = now.data_version != was.data_version and now.schema == was.schema
-            if not (is_written and now.signature.is_same_file(was.signature)):
-                return False
-            self.notify_changed()
-            if now.signature.size <= CHECKED_SIZE:
-                await file.compare_indexes()
-            # A copy may set the change counter back. Later writes may then lead to the counter of
-            # pages that a reader has cached, and SQLite would use these pages of another history.
-            for reader in file.readers:
-                await reader.refresh()
+            if now._replace(revision=was.revision) != was:
+                is_written = now.data_version != was.data_version and now.schema == was.schema
+                if not (is_written and now.signature.is_same_file(was.signature)):
+                    return False
+                self.notify_changed()
+                if now.signature.size <= CHECKED_SIZE:
+                    await file.compare_indexes()
+                # After a copy, the change counter may become that of other, cached pages.
+                for reader in file.readers:
+                    await reader.connection.execute_fetchall("PRAGMA shrink_memory")
         except sqlite3.Error as error:
             return is_locked(error)  # while a writer is busy, leave it to the next check
         file.state = now

@@ -64,9 +64,7 @@ def to_lookup_failed(error: sqlite3.Error) -> LookupFailed:
     if reason is None:
         reason = f"SQLite fails with {name}"
     elif code == sqlite3.SQLITE_ERROR and str(error).startswith("unsafe use of"):
-        reason = (
-            "the view uses a virtual table or function that PRAGMA trusted_schema = OFF forbids"
-        )
+        reason = "the view uses a virtual table or function that trusted_schema = OFF forbids"
     elif extended != code:
         reason = f"{reason} ({name})"
     return Unavailable(reason)

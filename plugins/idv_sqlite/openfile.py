@@ -61,8 +61,7 @@ class OpenFile:
     @classmethod
     async def open(cls, options: SqliteOptions) -> OpenFile:
         """Open and check the file. Raises `Unavailable` or `Broken`, and then closes the file."""
-        path = options.path
-        before = signature_of(path)
+        before = signature_of(path := options.path)
         if not path.is_file():
             # Opening a FIFO would block SQLite's thread forever.
             raise Unavailable("not a regular file; write the path of a SQLite database")
@@ -114,15 +113,27 @@ class OpenFile:
 
     def is_intact(self) -> bool:
         """Return whether the open connections still read the users of the last check."""
-        signature = FileSignature.find(self.options.path)
-        return (
-            signature is None
-            or not signature.is_same_file(self.state.signature)
-            or (signature == self.state.signature and self.has_lost_sidecar())
-        )
+        now, was = FileSignature.find(self.options.path), self.state.signature
+        is_in_place = now is not None and now.is_same_file(was)
+        return not is_in_place or (now == was and self.has_lost_sidecar())
 
     async def check(self) -> State:
-        """Return the current state. Raises `sqlite3.Error`, or `Unavailable` without a file."""
+        """Return the current state. Raises `sqlite3.Error`, or `Unavailable` during a copy over it.
+
+        After a change, wait for 20 ms: writes within a tick of the clock give the file equal times.
+        """
+        was, before = getattr(self, "state", None), await self._read_state()
+        if was and before._replace(revision=was.revision) == was:
+            return before
+        await asyncio.sleep(0.02)
+        state = await self._read_state()
+        (*old, _), (*new, _) = before.signature, state.signature  # without the time of chmod
+        is_written = old != new and old[:2] == new[:2] and not state.sidecars  # no WAL mode
+        if is_written and before.data_version == state.data_version:
+            raise Unavailable("another program overwrites the file without SQLite")
+        return state
+
+    async def _read_state(self) -> State:
         # The lock of the transaction excludes writers, so signature and version are consistent.
         # In WAL mode, a checkpoint may still come between. Then the file is opened again.
         await self.watcher.execute_fetchall("BEGIN")

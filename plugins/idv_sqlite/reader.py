@@ -71,7 +71,7 @@ class Reader:
     """
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
-        self._connection = connection
+        self.connection = connection
         self._queues: dict[LookupStatement, list[_Request]] = {}
         self._serve_task: asyncio.Task[None] | None = None
         self.waiting = 0
@@ -114,15 +114,11 @@ class Reader:
         finally:
             self.waiting -= 1
 
-    async def refresh(self) -> None:
-        """Drop SQLite's cached pages if the file has another change counter."""
-        await self._connection.execute_fetchall("PRAGMA schema_version")
-
     async def close(self) -> None:
         """Wait for the queued queries. Then close the connection and end its thread."""
         if self._serve_task is not None:
             await asyncio.wait([self._serve_task])
-        await self._connection.close()
+        await self.connection.close()
 
     async def _serve(self) -> None:
         """Run the queued lookups until the queues are empty. The kinds of lookup take turns."""
@@ -158,7 +154,7 @@ class Reader:
         values = [value for request, _ in batch for value in request]
         try:
             if not self.stopping:
-                return await self._connection.execute_fetchall(lookup.batches[len(batch)], values)
+                return await self.connection.execute_fetchall(lookup.batches[len(batch)], values)
         except ValueError:  # aiosqlite raises it for a closed connection
             pass
         finally:

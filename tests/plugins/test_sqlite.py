@@ -177,7 +177,7 @@ START_ERRORS: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         """CREATE VIEW users AS SELECT name AS nickname, type AS card_number, pk AS plan
         FROM pragma_table_info('people')""",
         {},
-        "the view uses a virtual table or function that PRAGMA trusted_schema = OFF forbids",
+        "the view uses a virtual table or function that trusted_schema = OFF forbids",
     ),
 }
 

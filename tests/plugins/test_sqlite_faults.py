@@ -185,7 +185,31 @@ async def test_a_restored_backup_that_is_written_later(path: Path) -> None:
         await backend.check()
         insert(path, BOB)
         assert await backend.find(ByNickname("bob")) == BOB
-        assert await backend.find(ByNickname("carol")) is None
+
+
+@pytest.mark.parametrize("delay", [0, 0.01])
+async def test_a_lookup_during_a_copy(path: Path, delay: float) -> None:
+    """The rows are new, and the indexes old. They lead from each user to the other one's row."""
+    insert(path, BOB)
+    insert(write(other := path.with_name("other.db"), BOB), ALICE)
+    run(other, "UPDATE users SET plan = 'Plus'")
+    content = other.read_bytes()
+    async with serving(path) as backend:
+        with path.open("r+b", buffering=0) as file:
+            file.write(content[:8192])
+            check = backend.check
+
+            async def continued() -> None:
+                asyncio.get_running_loop().call_later(delay, file.write, content[8192:])
+                await asyncio.sleep(0)
+                await check()
+
+            backend.check = continued
+            if delay:
+                with pytest.raises(Unavailable, match="overwrites the file"):
+                    await backend.find(KNOWN)
+            else:
+                assert await backend.find(KNOWN) == User("Plus", ALICE.card_number, "alice")
 
 
 async def test_a_table_that_gets_a_column_is_read_with_it(path: Path) -> None:
@@ -341,7 +365,7 @@ async def test_a_query_whose_caller_left_is_never_started(slow_path: Path) -> No
     async with serving(slow_path) as backend:
         assert backend._file is not None
         started: list[str] = []
-        await backend._file.readers[0]._connection.set_trace_callback(started.append)
+        await backend._file.readers[0].connection.set_trace_callback(started.append)
         slow = asyncio.create_task(backend.find(ByNickname("slow")))
         await begun(backend)
         leaving = asyncio.create_task(backend.find(KNOWN))

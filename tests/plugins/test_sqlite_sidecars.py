@@ -145,9 +145,7 @@ def beside(path: Path, suffix: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffixes", [["-wal"], ["-shm"], ["-wal", "-shm"]], ids="+".join)
-async def test_a_removed_wal_file_makes_users_uncertain(
-    wal: tuple[Path, sqlite3.Connection], suffixes: list[str]
-) -> None:
+async def test_removed_wal_file(wal: tuple[Path, sqlite3.Connection], suffixes: list[str]) -> None:
     path, writer = wal
     link = path.with_name("link.db")
     link.symlink_to(path)

@@ -305,7 +305,7 @@ def test_trigger_that_cannot_be_trusted_is_not_run(table: SqliteTable) -> None:
     """Such a file may come from anywhere."""
     query = "SELECT * FROM pragma_table_info('users')"
     table.run(f"CREATE TRIGGER unsafe AFTER INSERT ON users BEGIN {query}; END")
-    with pytest.raises(LookupFailed, match="that PRAGMA trusted_schema = OFF forbids"):
+    with pytest.raises(LookupFailed, match="that trusted_schema = OFF forbids"):
         table.load([ALICE], "merge")
     assert table.users() == set()
 

@@ -201,7 +201,7 @@ CHANGES: list[tuple[dict[str, str | None], set[str]]] = [
 
 
 @pytest.mark.parametrize(("now", "kept"), CHANGES)
-def test_answers_of_a_changed_backend_and_of_later_ones_are_dropped(
+def test_answers_of_changed_backends_are_dropped(
     now: dict[str, str | None], kept: set[str]
 ) -> None:
     before = Process()

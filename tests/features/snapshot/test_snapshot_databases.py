@@ -24,9 +24,7 @@ def stop(service: ServiceProcess) -> None:
     service.stop()
 
 
-def test_answers_of_postgres_with_notify_are_kept_until_it_can_be_reached(
-    tmp_path: Path, database: Database
-) -> None:
+def test_answers_of_postgres_with_notify_are_kept(tmp_path: Path, database: Database) -> None:
     config, snapshot = tmp_path / "config.yaml", tmp_path / "answers.snapshot"
     options = f"{{name: members, kind: postgres, dsn: '{database.dsn}', notify: {{}}}}"
     config.write_text(f"{CONFIG}  - {options}\n{_CACHE}")

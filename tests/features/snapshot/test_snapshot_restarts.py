@@ -285,9 +285,7 @@ def test_file_of_a_volume_of_kubernetes_is_read(tmp_path: Path, directory: LiveD
         stop(service)
 
 
-def test_snapshot_that_cannot_be_written_is_reported_and_stops_nothing(
-    tmp_path: Path, directory: LiveDirectory
-) -> None:
+def test_unwritable_snapshot_stops_nothing(tmp_path: Path, directory: LiveDirectory) -> None:
     cache = _SNAPSHOT.replace("answers.snapshot", "missing/answers.snapshot")
     with served(tmp_path, upstream(directory), cache) as service:
         client = Client(service.port)
@@ -316,9 +314,7 @@ def test_something_else_in_its_place_stops_no_start(
         assert service.read_log().count("is ignored") == 1
 
 
-def test_reload_turns_it_on_and_elsewhere_and_keeps_what_is_cached(
-    tmp_path: Path, directory: LiveDirectory
-) -> None:
+def test_reload_turns_it_on_and_keeps_the_cache(tmp_path: Path, directory: LiveDirectory) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     with served(tmp_path, upstream(directory), "cache: {snapshot_interval: 1s}\n") as service:
         client, config = Client(service.port), tmp_path / "config.yaml"

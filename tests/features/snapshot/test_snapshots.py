@@ -100,9 +100,7 @@ async def test_purge_after_the_file_was_read_keeps_its_answers_out(
     assert path.exists() != bool(purges)
 
 
-async def test_second_service_with_the_same_file_loads_it_and_writes_it_when_the_first_ended(
-    path: Path, wall: Ticker
-) -> None:
+async def test_second_service_writes_the_file_after_the_first(path: Path, wall: Ticker) -> None:
     first, second = Process(path, wall, Source()), Process(path, wall, Source())
     await first.directory.find(QUERY)
     await first.write()
