@@ -96,6 +96,7 @@ class SqliteBackend(Backend[SqliteOptions]):
             file, checked = self._file, file
             if file is None:
                 raise self._failure()
+            was = file.state.signature
             try:
                 user = await file.find(query, steps)
             except LookupFailed:
@@ -103,7 +104,8 @@ class SqliteBackend(Backend[SqliteOptions]):
                     raise
                 continue  # the file was closed during the query: use its successor
             # If -wal or -shm is lost, found users are as of the last check. A miss is uncertain.
-            is_current = file.is_unmodified() and (user is not None or not file.has_lost_sidecar())
+            is_sure = user is not None or not file.has_lost_sidecar()
+            is_current = is_sure and file.is_unmodified() and file.state.signature == was
             if self._file is file and (is_current or (self._error and file.is_intact())):
                 break
             if user is not None and self._file is file and file.is_intact():

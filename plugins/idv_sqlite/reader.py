@@ -79,7 +79,6 @@ class Reader:
         self.running: Sequence[_Request] = ()
         """The lookups of the current or last statement."""
         self.completed = 0
-        """The number of statements that have ended."""
 
     @classmethod
     async def over(cls, connection: aiosqlite.Connection) -> Reader:

@@ -138,7 +138,6 @@ class SqliteUserStore(UserStore):
         self._table = quoted(options.table)
 
     def count(self) -> int:
-        """Return the number of rows."""
         with self._reading() as (connection, _):
             ((number,),) = connection.execute(f"SELECT count(*) FROM {self._table}")  # noqa: S608 - quoted
             return int(number)

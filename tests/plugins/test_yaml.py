@@ -159,9 +159,7 @@ async def test_each_bad_file_is_reported(path: Path, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("bad", [9, 30], ids=["ten problems", "31 problems"])
-async def test_warning_lists_at_most_ten_problems(
-    path: Path, bad: int, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_warning_is_limited(path: Path, bad: int, caplog: pytest.LogCaptureFixture) -> None:
     async with unwatched(path) as (backend, _):
         write(path, "users:\n" + "- x\n" * bad)
         await backend.reload()
@@ -171,9 +169,7 @@ async def test_warning_lists_at_most_ten_problems(
 
 
 @pytest.mark.parametrize("phase", ["open", "reload"])
-def test_the_end_of_the_loop_waits_for_no_file_that_is_read(
-    path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
-) -> None:
+def test_end_waits_for_no_file(path: Path, monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
     """As at SIGTERM: a large file is read for many seconds."""
     begun, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
 

@@ -185,9 +185,7 @@ class Run:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_no_answer_is_too_old_of_another_revision_or_from_before_a_purge(
-    tmp_path: Path, seed: int
-) -> None:
+async def test_no_answer_is_too_old_or_from_before_a_purge(tmp_path: Path, seed: int) -> None:
     run = Run(tmp_path / "answers.snapshot", seed)
     await run.start()
     for _ in range(STEPS):

@@ -308,9 +308,7 @@ async def test_stop_does_not_try_again_what_fails(
     assert "timed out" not in caplog.text
 
 
-async def test_operator_who_purges_learns_that_the_file_is_still_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_purge_reports_a_kept_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = (
         f"{CONFIG}  - {{name: users, kind: yaml, path: users.yaml}}\ncache: {{snapshot: file}}\n"
     )
@@ -324,9 +322,7 @@ async def test_operator_who_purges_learns_that_the_file_is_still_there(
 
 
 @pytest.mark.parametrize("fails", ["at the stop", "at the start"])
-async def test_answers_of_a_backend_whose_revision_fails_and_of_later_ones_are_dropped(
-    path: Path, wall: Ticker, fails: str
-) -> None:
+async def test_answers_after_a_failing_revision(path: Path, wall: Ticker, fails: str) -> None:
     class Failing(Source):
         fails = False
 
