@@ -91,9 +91,9 @@ class SqliteBackend(Backend[SqliteOptions]):
         self, query: Query, steps: list[Step] | None = None
     ) -> User | BackendResult | None:
         """Query the table. If the file was changed without SQLite, check it, and query it again."""
-        file = checked = None
-        while file is None or not self._file is file is checked:
-            file, checked = self._file, file
+        checked: OpenFile | None = None
+        while True:
+            file = self._file
             if file is None:
                 raise self._failure()
             was = file.state.signature
@@ -106,14 +106,16 @@ class SqliteBackend(Backend[SqliteOptions]):
             # If -wal or -shm is lost, found users are as of the last check. A miss is uncertain.
             is_sure = user is not None or not file.has_lost_sidecar()
             is_current = is_sure and file.is_unmodified() and file.state.signature == was
-            if self._file is file and (is_current or (self._error and file.is_intact())):
+            if not is_current and (self._error is None or not file.is_intact()):
+                if user is not None and self._file is file and file.is_intact():
+                    self._begin_check()
+                    return BackendResult(user, storable=False)
+                await self._check_for_lookup()
+                if file is not checked:
+                    checked = file  # SQLite may have read half of a copy: repeat the query once
+                    continue
+            if self._file is file:
                 break
-            if user is not None and self._file is file and file.is_intact():
-                self._begin_check()
-                return BackendResult(user, storable=False)
-            await self.check()  # SQLite may have read half of a copy: repeat the query
-            if self._closed:
-                raise Unavailable("the backend is closed")
         if user is None and self._error is not None:
             raise self._failure()
         return user
@@ -150,6 +152,11 @@ class SqliteBackend(Backend[SqliteOptions]):
         if self._check_task is None or self._check_task.done():
             self._check_task = asyncio.create_task(self._run_check())
         return self._check_task
+
+    async def _check_for_lookup(self) -> None:
+        await self.check()
+        if self._closed:
+            raise Unavailable("the backend is closed")
 
     async def _watch(self) -> None:
         while True:

@@ -27,6 +27,8 @@ from tornado_idv import Broken, ByNickname, FileSignature, Query, Step, Unavaila
 
 CHECKED_SIZE = 64 * 1024**2
 """Maximum bytes for a check of every page and row. In a larger file, rows are only counted."""
+_TICKS = 0.01
+"""Seconds of at least one tick of the kernel's clock for file times (1 to 10 ms)."""
 _LACKS_ROWS = "an index lacks rows of its table; repair it by the statement REINDEX"
 
 
@@ -120,12 +122,13 @@ class OpenFile:
     async def check(self) -> State:
         """Return the current state. Raises `sqlite3.Error`, or `Unavailable` during a copy over it.
 
-        After a change, wait for 20 ms: writes within a tick of the clock give the file equal times.
+        After a change, read the state again after `_TICKS`: if a copy continues, the time of the file
+        has changed by then.
         """
         was, before = getattr(self, "state", None), await self._read_state()
         if was and before._replace(revision=was.revision) == was:
             return before
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(_TICKS)
         state = await self._read_state()
         (*old, _), (*new, _) = before.signature, state.signature  # without the time of chmod
         is_written = old != new and old[:2] == new[:2] and not state.sidecars  # no WAL mode
