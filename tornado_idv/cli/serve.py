@@ -149,6 +149,8 @@ def _try_to_announce(
     line = json.dumps(record) + "\n"
     try:
         if ready_fd is not None:
+            if not os.get_inheritable(ready_fd):  # opened by this process, not by its parent
+                raise StartError("--ready-fd cannot be written: the parent did not open it")
             with os.fdopen(ready_fd, "w", closefd=ready_fd > _STANDARD_ERROR) as pipe:
                 pipe.write(line)
         if ready_file is not None:
