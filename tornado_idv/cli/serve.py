@@ -125,13 +125,11 @@ def _remove_stale(ready_file: Path) -> None:
     """Remove the ready file of an earlier service. If that service still runs, keep the file."""
     if not ready_file.is_file():
         return
-    try:
+    with suppress(ProcessLookupError, OverflowError, ValueError, KeyError, TypeError):
         pid = json.loads(ready_file.read_bytes())["pid"]
         if pid != os.getpid():  # a restarted container may have the same process id
             os.kill(pid, 0)
             return
-    except (ProcessLookupError, OverflowError, ValueError, KeyError, TypeError):
-        pass
     ready_file.unlink()
 
 
