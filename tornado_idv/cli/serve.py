@@ -125,13 +125,11 @@ def _remove_stale(ready_file: Path) -> None:
     """Remove the ready file of an earlier service. If that service still runs, keep the file."""
     if not ready_file.is_file():
         return
-    try:
+    with suppress(ProcessLookupError, OverflowError, ValueError, KeyError, TypeError):
         pid = json.loads(ready_file.read_bytes())["pid"]
         if pid != os.getpid():  # a restarted container may have the same process id
             os.kill(pid, 0)
             return
-    except (ProcessLookupError, OverflowError, ValueError, KeyError, TypeError):
-        pass
     ready_file.unlink()
 
 
@@ -149,6 +147,8 @@ def _try_to_announce(
     line = json.dumps(record) + "\n"
     try:
         if ready_fd is not None:
+            if not os.get_inheritable(ready_fd):  # opened by this process, not by its parent
+                raise StartError("--ready-fd cannot be written: the parent did not open it")
             with os.fdopen(ready_fd, "w", closefd=ready_fd > _STANDARD_ERROR) as pipe:
                 pipe.write(line)
         if ready_file is not None:

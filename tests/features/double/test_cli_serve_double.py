@@ -72,22 +72,21 @@ def test_fixture_is_served_on_the_announced_port_with_the_announced_key(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"),
+    ("given", "code", "message"),
     [
         (["--demo", "none.yaml"], 3, "none.yaml: cannot be read: No such file or directory"),
         (["--demo", "bad.yaml"], 1, "bad.yaml:1:1: users: missing or empty"),
         (["--demo", "users.yaml", "-c", "x.yaml"], 2, "--demo and --config are mutually exclusive"),
         (["--stop-on-eof"], 2, "--stop-on-eof requires --demo"),
         (["--demo", "users.yaml", "--ready-fd", "77"], 3, "--ready-fd cannot be written"),
+        (["--demo", "users.yaml", "--ready-fd", "9"], 3, "--ready-fd cannot be written"),
         (["--demo", "users.yaml", "--ready-file", "no/file"], 3, "cannot be written: No such file"),
     ],
 )
-def test_wrong_use_is_an_error(
-    tmp_path: Path, arguments: list[str], code: int, message: str
-) -> None:
+def test_wrong_use_is_an_error(tmp_path: Path, given: list[str], code: int, message: str) -> None:
     (tmp_path / "users.yaml").write_text(USERS, encoding="utf-8")
     (tmp_path / "bad.yaml").write_text("{}", encoding="utf-8")
-    done = command("serve", "--port", "0", *arguments, cwd=tmp_path)
+    done = command("serve", "--port", "0", *given, cwd=tmp_path)
     assert (done.returncode, message in done.stderr) == (code, True), done.stderr
     assert "Traceback" not in done.stderr
 

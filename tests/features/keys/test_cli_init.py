@@ -163,6 +163,11 @@ def test_a_file_written_concurrently_is_kept(
     assert (tmp_path / name).read_text() == "mine"
 
 
+def test_failure_of_the_key_store_leaves_no_file(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "keys.db-journal").touch()
+    assert (invoke("init", tmp_path).exit_code, len([*tmp_path.iterdir()])) == (1, 1)
+
+
 def test_a_dangling_link_is_not_written_through(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "users.yaml").symlink_to(tmp_path / "elsewhere.yaml")
     result = invoke("init", tmp_path)

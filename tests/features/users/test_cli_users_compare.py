@@ -93,9 +93,7 @@ def test_derived_profile_url_equals_the_same_one_in_the_table(users: Users, fold
 
 
 @pytest.mark.parametrize("count", [100, 101])
-def test_hundred_users_are_listed_and_all_are_counted(
-    users: Users, folder: Path, count: int
-) -> None:
+def test_hundred_users_are_listed_and_all_counted(users: Users, folder: Path, count: int) -> None:
     made = [User("Free", str(number), f"user{number:03}") for number in range(count)]
     sqlite_databases.write(folder / "people.db", *made)
     sqlite_databases.write(folder / "other.db")

@@ -61,7 +61,7 @@ from tornado_idv.service.sockets import tls_context
 @click.option(
     "--config-only",
     is_flag=True,
-    help="Check only config.yaml. Read no secret or TLS file, open no backend.",
+    help="Check only config.yaml. Open no backend or TLS file; secrets may be missing.",
 )
 @click.option(
     "--online",

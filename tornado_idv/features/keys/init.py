@@ -152,16 +152,16 @@ def init(folder: Path, kind: str) -> None:
 
 
 def _write(folder: Path, texts: Mapping[str, str], token: str) -> None:
-    """Write the files in ``texts``, and a key store with this token. Raises `StartError`."""
+    """Write a key store with this token, and the files in ``texts``. Raises `StartError`."""
+    now, place = time.time(), KeyStoreFile(folder / "keys.db")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if not place.create():  # before the other files, because these would prevent a second run
+            raise StartError(f"{place.name}: already exists")
         for name, text in texts.items():
             with (folder / name).open("x", encoding="utf-8") as file:
                 file.write(text)
     except OSError as error:
         raise StartError(f"{error.filename}: cannot be written: {error.strerror}") from error
-    now, place = time.time(), KeyStoreFile(folder / "keys.db")
-    if not place.create():
-        raise StartError(f"{place.name}: already exists")
     with editing(place) as store:
         store.add([KeyRecord("first", now, (Token(digest(token), now),), owner="init")])
