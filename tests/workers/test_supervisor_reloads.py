@@ -141,9 +141,7 @@ def test_manager_that_ends_before_the_commit_leaves_the_old_configuration(
     assert service.events.sent == ["ready", "reloading", "ready"]
 
 
-def test_manager_that_ends_during_the_commit_leaves_the_new_configuration(
-    service: Simulation,
-) -> None:
+def test_manager_that_ends_in_the_commit_leaves_the_new_configuration(service: Simulation) -> None:
     """Workers that it has not reached are replaced."""
     service.use(OTHER)
     commit(service.worker(2))

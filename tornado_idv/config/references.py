@@ -69,9 +69,8 @@ class Resolved:
                 problems.append(Problem(self._file, *text.mark, place, str(error)))
                 return ""
 
-        whole = _REFERENCE.fullmatch(text)
         replaced = yaml_loader.Text(_REFERENCE.sub(replace, text))
-        if whole is not None and whole["source"] == "file":
+        if (whole := _REFERENCE.fullmatch(text)) and whole["source"] == "file":
             replaced = yaml_loader.FileText(replaced)
             replaced.path = self.base_dir / whole["name"]
         replaced.mark = text.mark

@@ -104,9 +104,7 @@ async def test_new_users_of_responses_make_a_new_shadow(tmp_path: Path) -> None:
         assert newest("new") is not shadow
 
 
-async def test_shadow_and_source_are_switched_and_switched_back_under_traffic(
-    tmp_path: Path,
-) -> None:
+async def test_shadow_and_source_are_switched_and_back_under_traffic(tmp_path: Path) -> None:
     """No lookup fails, and from the reload on the other one answers."""
     new = "{name: old, kind: gated, plan: A, shadow: {sample: 100%, rate: 1000/s}}"
     before, after = config(OLD, WRONG), config(new, GATED % ("new", "B"))
@@ -212,9 +210,7 @@ async def test_stop_does_not_wait_for_a_backend_that_does_not_close(
     assert not newest("old").is_open
 
 
-async def test_lookup_that_ends_after_its_source_was_replaced_is_not_compared(
-    tmp_path: Path,
-) -> None:
+async def test_lookup_that_ends_after_its_source_changed_is_not_compared(tmp_path: Path) -> None:
     async with reloadable(tmp_path, config(OLD, RIGHT)) as harness:
         shadow, old = await opened(), newest("old")
         old.gate.clear()
