@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -155,6 +156,18 @@ def test_hangup_while_the_configuration_is_read_is_a_reload_after_the_start(
     lines = map(json.loads, capfd.readouterr().err.splitlines())
     (line,) = [each for each in lines if each["event"] == "reloaded"]
     assert (line["result"], line["trigger"]) == ("ok", "signal")
+
+
+def test_pipe_of_the_ready_line_is_closed_while_workers_run(config: Config) -> None:
+    reading, writing = os.pipe()
+    path = config(USERS, more="server: {port: 0, workers: 2}\n" + ASKING)
+    arguments = ["--config", str(path), "--ready-fd", str(writing)]
+    with subprocess.Popen([*COMMAND, "serve", *arguments], pass_fds=[writing]) as process:
+        os.close(writing)
+        with os.fdopen(reading, "rb", buffering=0) as pipe:
+            line, is_closed = pipe.readline(), select.select([pipe], [], [], TIMEOUT)[0] != []
+            process.terminate()
+    assert (b"url" in line, is_closed, process.returncode) == (True, True, 0)
 
 
 @contextmanager

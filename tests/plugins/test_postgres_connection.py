@@ -41,9 +41,7 @@ async def test_statement_is_prepared_again_after_a_change_of_its_table(database:
     database.clear()
 
 
-async def test_statements_that_are_not_used_any_more_do_not_stay_prepared(
-    database: Database,
-) -> None:
+async def test_statements_that_are_no_longer_used_do_not_stay_prepared(database: Database) -> None:
     async with connected(database) as connection:
         for number in range(100):
             assert await connection.fetch_prepared(f"SELECT {number}") == [(number,)]

@@ -228,9 +228,7 @@ async def start_error_in_a_read_only_directory(path: Path) -> str:
         return await start_error(make_backend(SqliteBackend, path.parent, path=path.name))
 
 
-async def test_wal_mode_in_a_read_only_directory_is_explained_at_the_start(
-    public_path: Path,
-) -> None:
+async def test_wal_mode_in_a_read_only_directory_is_explained_at_start(public_path: Path) -> None:
     """The last writer has closed the file, and its -shm and -wal files are gone."""
     path = write(public_path / "users.db", ALICE)
     run(path, "PRAGMA journal_mode = WAL")

@@ -135,9 +135,7 @@ async def test_unexpected_exception_leaves_the_old_configuration_in_force(
 
 
 @pytest.mark.parametrize("field", [b"", b"X-IDV-Past-Cache: 1\r\n"], ids=["", "past the cache"])
-async def test_request_in_flight_completes_in_its_configuration(
-    tmp_path: Path, field: bytes
-) -> None:
+async def test_request_in_flight_ends_in_its_configuration(tmp_path: Path, field: bytes) -> None:
     """The connection stays open, and its next request is in the new one."""
     new = config(B, site="https://b.example")
     async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:

@@ -106,7 +106,9 @@ def serve(
         settings = file.load(installed_kinds(manager), os.environ)
 
         def announce_once(service: ServiceInfo) -> None:
+            nonlocal ready_fd
             _try_to_announce(settings, ready_fd, ready_file, service)
+            ready_fd = None  # closed
             if stop_on_eof:  # not earlier: before this, SIGTERM ends the process without a drain
                 terminate_on_eof()
 
@@ -114,11 +116,18 @@ def serve(
             if (workers := worker_count(settings.server.workers)) > 1:
                 from tornado_idv.workers.supervise import supervise  # noqa: PLC0415 - start-up time
 
+                os.register_at_fork(after_in_child=lambda: _close(ready_fd))  # readers need EOF
                 supervise(file, settings, manager, announce_once, workers)
                 return
             logging_ = settings.logging
             with closing(configure_logging(logging_.level, logging_.format, logging_.ids)) as logs:
                 run(file, settings, manager, announce_once, logs)
+
+
+def _close(ready_fd: int | None) -> None:
+    with suppress(OSError):
+        if ready_fd and ready_fd > _STANDARD_ERROR and os.get_inheritable(ready_fd):
+            os.close(ready_fd)
 
 
 def _remove_stale(ready_file: Path) -> None:
