@@ -44,16 +44,16 @@ SIZES = {
     "plugins/idv_ldap": 1_329,  # + 6: case-sensitive attributes, and the base for any scope
     "plugins/idv_postgres": 2865,
     "plugins/idv_redis": 1106,
-    "plugins/idv_sqlite": 1_406,  # + 13: users are found while a new file is checked
+    "plugins/idv_sqlite": 1_416,  # + 23: lookups during a check of a new file, or during a copy
     "plugins/idv_upstream": 2_840,  # + 2: masking takes linear time
     "plugins/idv_yaml": 418,
     "soak": 3_720,
     # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
     # modules that were parts of others; + 15 for the names in a snapshot.
-    "product": 36_416,
+    "product": 36_424,
     # - 1,260: one layer for each behaviour, one helper for each set-up; + 29: seeded bugs that no
     # test found.
-    "tests": 72_820,
+    "tests": 72_825,
     # In hundredths of a line.
     "tests per line of product": 199,
     # Words of Markdown outside of tests and examples.

@@ -122,8 +122,8 @@ class OpenFile:
     async def check(self) -> State:
         """Return the current state. Raises `sqlite3.Error`, or `Unavailable` during a copy over it.
 
-        After a change, read the state again after `_TICKS`: if a copy continues, the time of the file
-        has changed by then.
+        After a change, read the state again `_TICKS` later: a copy that continues then gives the
+        file another time.
         """
         was, before = getattr(self, "state", None), await self._read_state()
         if was and before._replace(revision=was.revision) == was:

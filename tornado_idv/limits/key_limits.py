@@ -137,7 +137,6 @@ class KeyLimits(Struct, eq=False):
         return self.misses.exceeded(self.tats[self.at + 1], self.clock())
 
     def _exceeded(self, now: float, lookups: int) -> Exceeded | None:
-        """Return the exceeded limit with the longest wait."""
         tats, at = self.tats, self.at
         requests = self.requests.exceeded(tats[at], now, lookups) if self.requests else None
         misses = self.misses.exceeded(tats[at + 1], now, lookups) if self.misses else None

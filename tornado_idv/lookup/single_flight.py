@@ -167,7 +167,6 @@ class SingleFlight:
     def _settle(
         self, future: asyncio.Future[Answer], query: Query, outcome: Answer | Exception
     ) -> None:
-        """Complete a caller's future, unless the caller left."""
         if future.done():
             return
         if isinstance(outcome, TimeoutError):

@@ -161,7 +161,6 @@ class Keys:
 
 
 async def _open(setting: Path | SecretStr, kinds: Kinds) -> StoreFollower:
-    """Read a key store for the first time; raises `StartError`."""
     try:
         store = StoreFollower(locate_store(setting, kinds))
         await store.in_thread(store.read)

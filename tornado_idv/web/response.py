@@ -74,7 +74,6 @@ def build_response(status: int, request_id: str, body: bytes, fields: str = "") 
 
 @lru_cache(maxsize=64)
 def _prefix(second: int, status: int) -> str:
-    """Return the start of a response, up to the value of ``X-Request-ID``."""
     return (
         f"HTTP/1.1 {status} {responses[status]}\r\n"
         "Content-Type: application/json\r\n"

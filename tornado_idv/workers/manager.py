@@ -207,7 +207,6 @@ class Manager:
         return [each for each in (await self._overview())["workers"] if each["address"]]
 
     async def _overview(self) -> Message:
-        """Return the state of the service. Raises `OperationFailed`."""
         try:
             return await asyncio.wait_for(self._channel.ask("overview"), _TIMEOUT)
         except TimeoutError:

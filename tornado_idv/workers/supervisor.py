@@ -127,7 +127,6 @@ class Supervisor:
             self._events.send("alive")
 
     def _wait(self) -> None:
-        """Wait for a message, a signal, or the next scheduled action."""
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         for child in self._children:
@@ -342,12 +341,10 @@ class Supervisor:
                 self._drain(child, delay=True)
 
     def _workers(self) -> list[Child]:
-        """Return all workers, in the order of their slots."""
         order = [name for name in self._slots if name != MANAGER]
         return [child for name in order for child in self._children if child.name == name]
 
     def _overview(self) -> Message:
-        """Return the last reported state of all workers, for the manager."""
         workers, now = self._workers(), self._clock()
         serving = {each.name for each in workers if each.phase == "ready"}
         return {
