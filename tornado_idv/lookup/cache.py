@@ -238,8 +238,8 @@ class AnswerCache:
         result may be outdated.
         """
         self.purges += 1
-        for earlier in self.related[: self.related.index(self)][-1:]:
-            earlier.apply(Purge())  # and those before it
+        if position := self.related.index(self):
+            self.related[position - 1].apply(Purge())  # which continues with those before it
         for query in purge.queries:
             self._found.drop_user(query.text)
         for backend in purge.backends:

@@ -163,9 +163,9 @@ class Sender:
     async def _send_once(self, lookup: _BoundRequest, secret: str) -> Response | NoResponse:
         """Send a request once, and record a ``Retry-After`` in the response."""
         request = lookup.request
-        name, sent = self._echo_header, next(self._ids)
+        name, sent = self._echo_header, ""
         if name is not None:
-            request = replace(request, headers={**request.headers, name: sent})
+            request = replace(request, headers={**request.headers, name: (sent := next(self._ids))})
         request = self._auth.apply(request, secret)
         try:
             response = await self._client.send(request, lookup.wants_body, on_new=lookup.on_new)
