@@ -6,19 +6,15 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from idv_redis import client as client_module
-from idv_redis.backend import RedisBackend
 from idv_redis.client import Client
 from idv_redis.options import RedisServer
-from support.fakes.outcomes import outcome
 from support.http.http_server import until
-from tornado_idv import ByNickname, Unavailable
-from tornado_idv.kit.testing import make_backend
+from tornado_idv import Unavailable
 
 Said = tuple[int, str] | None
 """The epoch and the address that a Sentinel responds, ``None`` if it cannot be reached."""
@@ -169,25 +165,3 @@ async def test_url_gives_all_but_the_address(
 ) -> None:
     async with following(played, (1, host), None, url=url):
         assert played.connected == [connected]
-
-
-@pytest.mark.parametrize(
-    ("ready", "expected"), [(None, "unavailable: the key ready is missing"), (b"1", "not found")]
-)
-async def test_user_who_is_loaded_during_a_lookup_is_not_unknown(
-    tmp_path: Path, ready: bytes | None, expected: str
-) -> None:
-    """The key ``ready`` was set after the user was looked for."""
-    info = {"run_id": "a" * 40, "role": "master", "evicted_keys": "0"}
-
-    class Loading:
-        async def execute(self, command: str, *_: str) -> Any:
-            return {"maxmemory_policy": "noeviction", **info} if command == "INFO" else None
-
-        async def execute_all(self, *_: tuple[str, ...]) -> list[Any]:
-            return [ready, None, b"1", info, {}, {}]
-
-    backend = make_backend(RedisBackend, tmp_path, url="redis://h")
-    assert isinstance(backend, RedisBackend)
-    backend._client = Loading()  # type: ignore[assignment]
-    assert (await outcome(backend, ByNickname("alice"))).startswith(expected)

@@ -16,7 +16,7 @@ from tornado_idv import User
 _README = Path(__file__).parents[3] / "plugins/idv_redis/README.md"
 _RANGES = ((0, 5460), (5461, 10922), (10923, 16383))
 _OPTIONS = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
-_OPTIONS += ("--cluster-node-timeout", "15000")
+_OPTIONS += ("--cluster-node-timeout", "15000", "--repl-diskless-sync-delay", "0")
 
 
 class RedisCluster:
@@ -88,7 +88,11 @@ class RedisCluster:
                 _introduce(each, new)
             new.wait_for(b"cluster_state:ok", "CLUSTER", "INFO")
             new.run("CLUSTER", "REPLICATE", self.id_of(node))
-            yield new
+            try:
+                yield new
+            finally:
+                for each in self.nodes:
+                    each.run("CLUSTER", "FORGET", self.id_of(new))
 
     def raise_epoch(self, node: RedisServer) -> None:
         """Give a node the highest epoch; otherwise others would claim its slot again.
