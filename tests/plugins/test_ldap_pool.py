@@ -146,28 +146,30 @@ async def test_result_of_a_search_that_was_just_cancelled_delays_no_other() -> N
         assert slow.cancelled()
 
 
-async def test_continuation_references_are_no_entries() -> None:
-    with Connected() as connected:
-        search = await connected.begin()
-        connected.receive_found((None, ["ldap://b"]), ENTRY, (None, ["ldap://c"]))
-        assert await search == [ENTRY[1]]
-        search = await connected.begin()
-        connected.receive_found((None, ["ldap://b"]))
-        assert await search == []
+REFERENCE = (None, ["ldap://b"])
 
 
-async def test_search_that_finds_only_references_can_fail() -> None:
-    """That says nothing of the server, and must not open the circuit breaker."""
-    with Connected(references="fail") as connected:
+@pytest.mark.parametrize(
+    ("references", "found", "expected"),
+    [
+        ("ignore", [REFERENCE, ENTRY, REFERENCE], [ENTRY[1]]),
+        ("ignore", [REFERENCE], []),
+        ("fail", [REFERENCE, ENTRY], [ENTRY[1]]),
+        ("fail", [REFERENCE], None),
+        ("fail", [], []),
+    ],
+)
+async def test_references_are_no_entries(references: str, found: Any, expected: Any) -> None:
+    """The failure says nothing of the server, and must not open the circuit breaker."""
+    with Connected(references=references) as connected:
         search = await connected.begin()
-        connected.receive_found((None, ["ldap://b"]))
-        with pytest.raises(Unavailable, match="on other servers") as caught:
-            await search
-        assert not caught.value.counts_against_breaker
-        for found in ([], [ENTRY], [(None, ["ldap://b"]), ENTRY]):
-            search = await connected.begin()
-            connected.receive_found(*found)
-            assert await search == [ENTRY[1]] * (ENTRY in found)
+        connected.receive_found(*found)
+        if expected is None:
+            with pytest.raises(Unavailable, match="on other servers") as caught:
+                await search
+            assert not caught.value.counts_against_breaker
+        else:
+            assert await search == expected
 
 
 class Servers:
@@ -228,6 +230,18 @@ async def test_backend_is_available_as_soon_as_a_server_is_back(servers: Servers
     await until(lambda: backend.problem is None)
     assert servers.times_available > 0
     await backend.close()
+
+
+async def test_unexpected_error_does_not_end_attempts_to_connect(servers: Servers) -> None:
+    """As where no thread can be started for a while."""
+    servers.errors = {FIRST: ldap.SERVER_DOWN()}
+    opened = servers.pool(uris=[FIRST])
+    await opened.open()
+    servers.errors = {FIRST: RuntimeError()}
+    await until(lambda: opened.problem == "connecting failed with RuntimeError")
+    servers.errors.clear()
+    await until(lambda: opened.problem is None)
+    await opened.close()
 
 
 async def test_search_without_a_response_does_not_end_the_start(servers: Servers) -> None:
