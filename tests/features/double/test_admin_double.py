@@ -305,23 +305,16 @@ def test_the_journal_has_the_requests_in_order(double: Double) -> None:
         ("/double/faults/@a", {"status": 404}, "for a 404 of a proxy write proxy_status: 404"),
         ("/double/faults/@a", {"status": 502}, "status: Input should be 429, 500 or 503"),
         ("/double/faults/@a", {"status": 503, "cut": True}, "choose one of status, proxy_status"),
-        ("/double/faults/@a", {"delay": "5"}, "delay: not a duration; write a number"),
         ("/double/faults/@a", {"drip": "1KiB"}, "drip: not a byte rate; write it"),
-        ("/double/faults/@a", {"drip": "0B/s"}, "drip: Input should be greater than or equal to 1"),
         (
             "/double/faults/@a",
             {"delay": "1s", "more": 1},
             "more: this member is not known; there are",
         ),
-        ("/double/faults/@a", {"delay": "1s", "times": 0}, "times: Input should be greater than"),
         ("/double/faults/@a", {"delay": "1s", "probability": 2}, "probability: Input should be"),
         ("/double/faults/a", {"status": 503}, "Invalid value: a nickname must begin with @"),
-        ("/double/users/12", {"plan": "Free", "card_number": "1"}, "nickname with @ in the path"),
-        ("/double/users/@a", {"plan": "Free"}, "card_number: Field required"),
         ("/double/users/@a", {"plan": "", "card_number": "1"}, "plan: String should have at least"),
-        ("/double/users/@a", {"plan": "Free", "card_number": 1}, "card_number: Input should be a"),
         ("/double/users/@a", {"plan": "Free", "card_number": "@a"}, "a card_number of digits"),
-        ("/double/users/@a", {"plan": "Free", "card_number": "1x"}, "a card_number of digits"),
         ("/double/users/https%3A%2F%2Fprofiles.example%2Fm%2Fa", USER, "nickname with @ in the"),
         ("/double/faults/https%3A%2F%2Fother.example%2Fm%2Fa", {"status": 503}, "profile site"),
     ],
@@ -349,13 +342,6 @@ def test_a_card_number_has_one_user(double: Double) -> None:
 def test_a_fault_is_set_by_profile_url(double: Double) -> None:
     double.put("/double/faults/https%3A%2F%2Fprofiles.example%2Fm%2Falice", status=503)
     assert double.statuses("@alice") == [503]
-
-
-def test_a_web_page_cannot_set_anything(double: Double) -> None:
-    reply = ask_admin(
-        double.service, "/double/faults/all", {}, method="PUT", Content_Type="text/plain"
-    )
-    assert reply.status == 415
 
 
 def test_no_endpoint_exists_without_demo(tmp_path: Path) -> None:
