@@ -81,18 +81,14 @@ class RedisCluster:
 
     @contextmanager
     def replica(self, node: RedisServer) -> Iterator[RedisServer]:
-        """A new node, which is a replica of this one."""
+        """A new node, which is a replica of this one; the others know it also after its end."""
         with running_server(*_OPTIONS, "--cluster-port", str(free_port())) as new:
             new.run(*self._rights.split())
             for each in self.nodes:
                 _introduce(each, new)
             new.wait_for(b"cluster_state:ok", "CLUSTER", "INFO")
             new.run("CLUSTER", "REPLICATE", self.id_of(node))
-            try:
-                yield new
-            finally:
-                for each in self.nodes:
-                    each.run("CLUSTER", "FORGET", self.id_of(new))
+            yield new
 
     def raise_epoch(self, node: RedisServer) -> None:
         """Give a node the highest epoch; otherwise others would claim its slot again.
