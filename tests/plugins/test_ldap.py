@@ -1,12 +1,16 @@
-"""The LDAP backend over a real server: conformance, mapping, TLS and its faults."""
+"""The LDAP backend over a real server: conformance, mapping, TLS, faults and commands."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import json
 import logging
 import os
+import signal
+import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -21,18 +25,18 @@ from pydantic import ValidationError
 from idv_ldap.options import LdapOptions
 from support.databases.ldap_server import (
     ADMIN,
-    BIND,
     PASSWORD,
     PEOPLE,
     SUFFIX,
     LdapServer,
     require,
 )
+from support.databases.ldap_server import OPTIONS as SERVER_OPTIONS
 from support.fakes.clock_and_backends import LoopClock
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from support.processes.ports import free_port
-from support.processes.process import COMMAND, Invoke
+from support.processes.process import COMMAND, Invoke, running
 from support.processes.service import CONFIG
 from tornado_idv import ByCard, ByNickname, Query, StartError, Unavailable, User
 from tornado_idv.interfaces.backend import AnyBackend
@@ -57,12 +61,7 @@ RESPONSE = {
     "plan": {"path": "title", "default": "Free"},
     "not_known_when": "employeeType == 'disabled'",
 }
-SEARCHES = {
-    "base_dn": PEOPLE,
-    "by_nickname": {"filter": "(&(objectClass=person)(uid={nickname}))"},
-    "by_card": {"filter": "(&(objectClass=person)(employeeNumber={card_number}))"},
-    "response": RESPONSE,
-}
+OPTIONS = {**SERVER_OPTIONS, "response": RESPONSE}
 
 
 @pytest.fixture(scope="module")
@@ -72,18 +71,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LdapServer]:
 
 
 @pytest.fixture(autouse=True)
-def running(server: LdapServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def started(server: LdapServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "RETRY_INTERVAL", 0.1)
     if server.process is None:
         server.start()
-    else:
-        server.resume()
 
 
 @pytest.fixture
 def backend_of(server: LdapServer, tmp_path: Path) -> Make:
     def make(**options: Any) -> LdapBackend:
-        given = {"uris": [server.uri], "bind": BIND, **SEARCHES, "timeout": "5s", **options}
+        given = {"uris": [server.uri], **OPTIONS, **options}
         backend = make_backend(LdapBackend, tmp_path, **given)
         assert isinstance(backend, LdapBackend)
         return backend
@@ -113,12 +110,12 @@ class TestConformance(BackendConformance):
             def with_match(equals: str) -> AnyBackend:
                 filter_ = f"(|(uid{equals}{{nickname}})(uid{equals}@{{nickname}}))"
                 options = {
-                    **SEARCHES,
+                    **OPTIONS,
                     "base_dn": base,
                     "by_nickname": {"filter": filter_},
                     "response": {**RESPONSE, "profile_url": "labeledURI"},
                 }
-                return make_backend(LdapBackend, tmp_path, uris=[server.uri], bind=BIND, **options)
+                return make_backend(LdapBackend, tmp_path, uris=[server.uri], **options)
 
             folding = with_match("=")
             return folding if folding.options.folds_nicknames else with_match(":caseExactMatch:=")
@@ -128,11 +125,6 @@ class TestConformance(BackendConformance):
     @pytest.fixture
     def failing_backend(self, backend_of: Make) -> AnyBackend:
         return backend_of(uris=[f"ldap://127.0.0.1:{free_port()}"])
-
-
-async def both_connected(backend: Any) -> None:
-    """A relay must not be closed while a connection is made by it."""
-    await until(lambda: len(backend._pool._open) == 2)
 
 
 @pytest.mark.parametrize(
@@ -314,8 +306,8 @@ def test_surroundings_change_nothing(server: LdapServer, tmp_path: Path) -> None
     """libldap was loaded by an import above; a new process shows that it ignores them."""
     (tmp_path / ".ldaprc").write_text("TLS_REQCERT never\n")
     path = config_file(tmp_path, uris=[server.tls_uri], tls={"ca_file": f"{server.folder}/ca.pem"})
-    untrusted = {"name": "other", "kind": "ldap", "bind": BIND, "uris": [server.tls_uri]}
-    path.write_text(f"{path.read_text()}  - {untrusted | SEARCHES!r}\n")
+    untrusted = {"name": "other", "kind": "ldap", "uris": [server.tls_uri], **OPTIONS}
+    path.write_text(f"{path.read_text()}  - {untrusted!r}\n")
     done = subprocess.run(
         [*COMMAND, "check", "-c", str(path)],
         check=False,
@@ -377,10 +369,10 @@ def test_refused_certificate_is_explained(
     assert PASSWORD not in done.output
 
 
-def config_file(folder: Path, **options: Any) -> Path:
+def config_file(folder: Path, config: str = CONFIG, **options: Any) -> Path:
     path = folder / "config.yaml"
-    backend = {"name": "staff", "kind": "ldap", "bind": BIND, **SEARCHES, **options}
-    path.write_text(f"{CONFIG}  - {backend!r}\n", encoding="utf-8")
+    backend = {"name": "staff", "kind": "ldap", **OPTIONS, **options}
+    path.write_text(f"{config}  - {backend!r}\n", encoding="utf-8")
     return path
 
 
@@ -445,7 +437,75 @@ def test_no_value_leaves_its_place_in_the_filter(value: str) -> None:
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
-    given = {"name": "staff", "kind": "ldap", "uris": ["ldap://127.0.0.1"], **SEARCHES, **options}
+    given = {"name": "staff", "kind": "ldap", "uris": ["ldap://127.0.0.1"], **OPTIONS, **options}
     with pytest.raises(ValidationError) as caught:
         LdapOptions.model_validate(given, context={"nickname_case": "fold"})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("who", "nickname"), [("@carol", "@carol"), ("6", "@carol"), ("@caroline", None)]
+)
+def test_recipe_for_entries_with_several_uids(
+    invoke: Invoke, server: LdapServer, tmp_path: Path, who: str, nickname: str | None
+) -> None:
+    path = config_file(
+        tmp_path,
+        uris=[server.uri],
+        by_nickname={"filter": f"(&(uid={{nickname}})(entryDN=uid={{nickname}},{PEOPLE}))"},
+        response={**RESPONSE, "nickname": "trim_prefix(split(entryDN, ',')[0], 'uid=')"},
+    )
+    done = invoke("lookup", who, "-c", path, "--json")
+    assert json.loads(done.output).get("nickname") == nickname
+    assert done.exit_code == (1 if nickname is None else 0)
+
+
+def test_check_fails_for_a_file_that_holds_no_certificate(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    path = config_file(
+        tmp_path, uris=[f"ldaps://127.0.0.1:{free_port()}"], tls={"ca_file": "ca.pem"}
+    )
+    done = invoke("check", "-c", path)
+    assert done.exit_code == 1
+    assert "a file in the option tls cannot be used" in done.output
+
+
+@pytest.mark.parametrize("scheme", ["ldap", "ldaps"])
+def test_check_warns_of_a_server_that_is_away(invoke: Invoke, tmp_path: Path, scheme: str) -> None:
+    canary = {"nickname": "@carol", "card_number": "3"}
+    path = config_file(tmp_path, uris=[f"{scheme}://127.0.0.1:{free_port()}"], canary=canary)
+    done = invoke("check", "-c", path)
+    assert done.exit_code == 0
+    assert "the server cannot be reached" in done.output
+    assert "certificate" not in done.output
+
+
+HUNG = {
+    "plain": ("ldap", {}, 1),
+    "StartTLS": ("ldap", {"start_tls": True}, 1),
+    "client certificate": ("ldaps", {"bind": {"sasl": "external"}}, 2),
+}
+
+
+@pytest.mark.parametrize(("scheme", "options", "workers"), HUNG.values(), ids=HUNG)
+def test_stop_does_not_wait_for_a_server_that_accepts_and_does_not_respond(
+    tmp_path: Path, scheme: str, options: dict[str, Any], workers: int
+) -> None:
+    """Neither does the next attempt to connect, and none leaves its connection open."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as hung:
+        uri = f"{scheme}://127.0.0.1:{hung.getsockname()[1]}"
+        config = CONFIG.replace("server: {", f"server: {{workers: {workers}, ")
+        path = config_file(tmp_path, config, uris=[uri, uri], connect_timeout="300ms", **options)
+        with running(path) as service:
+            hung.settimeout(10)
+            accepted = [hung.accept()[0] for _ in range(3)]
+            accepted[0].settimeout(10)
+            while accepted[0].recv(4096):
+                pass
+            sent = time.monotonic()
+            service.send_signal(signal.SIGTERM)
+            code = service.wait()
+            assert time.monotonic() - sent < 5  # 0.1 s on an idle machine
+            for each in accepted:
+                each.close()
+    assert code == 0

@@ -100,7 +100,8 @@ async def test_lookup_without_a_result_is_confirmed(
         async def execute(self, command: str, *_: str) -> Any:
             return {"INFO": server, "GET": b"1"}.get(command) or records.pop(0)
 
-        async def execute_all(self, *_: tuple[str, ...]) -> list[Any]:
+        async def execute_all(self, *commands: tuple[str, ...]) -> list[Any]:
+            assert commands[1] == ("HGETALL", "user:alice")
             return [*replies, server, {}, {}]
 
     backend = make_backend(RedisBackend, Path(), url="redis://h")
