@@ -152,7 +152,6 @@ def test_refused_password_is_tried_once_by_all_processes_and_servers(
     backend["bind"]["password"] = f"${{file:{password}}}"
     text = CONFIG.replace("server: {", "cache: {failure_memo: 0s}\nserver: {workers: 4, ")
     path.write_text(f"{text}  - {json.dumps(backend)}\n", encoding="utf-8")
-    directory.reset_bad_passwords()
     with running(path) as service:
         client = Client(service.port)
         until = time.monotonic() + 1.5  # another attempt, if there were one each second
@@ -164,4 +163,3 @@ def test_refused_password_is_tried_once_by_all_processes_and_servers(
         assert service.read_log().count(refused) == 4
         password.write_text(PASSWORD)
         eventually(lambda: client.by_input("@alice").status == 200)
-        assert not directory.is_locked

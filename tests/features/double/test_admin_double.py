@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import socket
@@ -170,25 +169,6 @@ def test_verify_has_the_faults_too(tmp_path: Path) -> None:
     assert [(each["route"], each["query"]) for each in requests] == [
         ("verify", text) for text in texts
     ]
-
-
-def test_a_reset_is_an_error_of_the_connection(double: Double) -> None:
-    with socket.create_connection(("127.0.0.1", double.service.port), timeout=10) as sock:
-        sock.sendall(lookup_request("@reset"))
-        with pytest.raises(ConnectionResetError):
-            sock.recv(1)
-
-
-def test_a_cut_body_is_shorter_than_announced(double: Double) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", double.service.port, timeout=10)
-    fields = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
-    connection.request("POST", "/api/v1/identify/url", '{"input": "@cut"}', fields)
-    response = connection.getresponse()
-    with pytest.raises(http.client.IncompleteRead) as caught:
-        response.read()
-    connection.close()
-    assert response.status == 200
-    assert caught.value.partial.startswith(b'{"status":"ok"')
 
 
 def test_a_fault_set_at_run_time_comes_before_that_of_the_fixture(double: Double) -> None:

@@ -181,18 +181,6 @@ class ActiveDirectory:
         (count,) = self.values("(sAMAccountName=idv)", "badPwdCount") or ["0"]
         return int(count)
 
-    @property
-    def is_locked(self) -> bool:
-        return self.values("(sAMAccountName=idv)", "lockoutTime") not in ([], ["0"])
-
-    def reset_bad_passwords(self) -> None:
-        """Unlock the service's account."""
-        dn = f"CN=idv,CN=Users,{BASE}"
-        lines = ["replace: lockoutTime", "lockoutTime: 0", "-", "replace: badPwdCount"]
-        self.modify(
-            "\n".join([f"dn: {dn}", "changetype: modify", *lines, "badPwdCount: 0", "", ""])
-        )
-
     def allow_reading(self, unit: str, *attributes: str) -> None:
         """Allow the service's account to read attributes of the users in a unit."""
         (sid,) = self.values("(sAMAccountName=idv)", "objectSid")
