@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import json
 import logging
 import os
@@ -337,34 +336,16 @@ async def test_restart_of_the_server_fails_no_later_lookup(
     assert sum("connected to" in each for each in caplog.messages) >= 2
 
 
-@pytest.mark.parametrize(
-    ("name", "not_after", "reason"),
-    [
-        ("other.example", None, "IP address mismatch, certificate is not valid for '127.0.0.1'"),
-        ("127.0.0.1", dt.datetime(2020, 1, 1, tzinfo=dt.UTC), "certificate has expired"),
-    ],
-    ids=["other name", "expired"],
-)
-def test_refused_certificate_is_explained(
-    invoke: Invoke, tmp_path: Path, name: str, not_after: dt.datetime | None, reason: str
-) -> None:
-    start_tls, dates = not_after is None, {} if not_after is None else {"not_after": not_after}
+def test_refused_certificate_is_explained(invoke: Invoke, tmp_path: Path) -> None:
     server = LdapServer(tmp_path / "server", [])
-    server.certify(name, not_before=dt.datetime(2019, 1, 1, tzinfo=dt.UTC), **dates)
-    server.start()
-    try:
-        away = f"{'ldap' if start_tls else 'ldaps'}://127.0.0.1:{free_port()}"
-        path = config_file(
-            tmp_path,
-            uris=[server.uri if start_tls else server.tls_uri, away],
-            start_tls=start_tls,
-            tls={"ca_file": f"{server.folder}/ca.pem"},
-        )
+    server.certify("other.example")
+    with server:
+        away = f"ldap://127.0.0.1:{free_port()}"
+        tls = {"ca_file": f"{server.folder}/ca.pem"}
+        path = config_file(tmp_path, uris=[server.uri, away], start_tls=True, tls=tls)
         done = invoke("lookup", "@alice", "--steps", "-c", path)
-    finally:
-        server.stop()
     assert done.exit_code == 3
-    assert reason in done.output
+    assert "IP address mismatch, certificate is not valid for '127.0.0.1'" in done.output
     assert f"; {away}: the server cannot be reached" in done.output
     assert PASSWORD not in done.output
 

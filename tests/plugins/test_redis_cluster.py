@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ from idv_redis.backend import RedisBackend
 from support.databases.redis_cluster import RedisCluster, running_cluster
 from support.databases.redis_server import RedisServer, commands_of, running_server
 from support.fakes.outcomes import outcome
-from support.processes.service import CONFIG, Client, serving
-from tornado_idv import ByCard, ByNickname, StartError, User
+from tornado_idv import ByCard, ByNickname, Query, StartError, User
 from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
 
@@ -72,51 +71,39 @@ def layout_reads(cluster: RedisCluster, without: RedisServer) -> int:
     return sum(map(int, re.findall(rb"cmdstat_cluster\|slots:calls=(\d+)", stats)))
 
 
-def test_the_users_of_a_node_without_its_data_are_answered_503_and_never_404(
-    cluster: RedisCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What other nodes have is answered as always, and without delay."""
+async def test_the_users_of_a_node_without_its_data_are_unavailable(cluster: RedisCluster) -> None:
+    """What other nodes have is found as always, and without delay."""
     lost = cluster.nodes[1]
-    limits = "cache: {ttl: 0s, negative_ttl: 0s, failure_memo: 0s, stale_if_error: 0s}\n"
-    backend = (
-        f"  - {{name: members, kind: redis, cluster: true, timeout: 5s, url: '{cluster.url}'}}\n"
-    )
-    names = [user.nickname for user in USERS] + [query.nickname for query in STRANGERS]
-    with serving(limits + CONFIG + backend, tmp_path) as service:
-        client = Client(service.port)
+    queries = [*(ByNickname(user.nickname) for user in USERS), *STRANGERS]
+    right = ["found"] * len(USERS) + ["not found"] * len(STRANGERS)
+    is_lost = [cluster.of(f"user:{query.nickname}") is lost for query in queries]
+    without = [
+        "unavailable" if lost else result for lost, result in zip(is_lost, right, strict=True)
+    ]
+    async with open_backends([backend_of(cluster)]) as (backend,):
 
-        def statuses(names: Sequence[str] = names) -> list[int]:
-            return [client.by_input(f"@{name}").status for name in names]
+        async def results(*queries: Query) -> list[str]:
+            return [(await outcome(backend, query)).partition(":")[0] for query in queries]
 
-        right = [200] * len(USERS) + [404] * len(STRANGERS)
-        without = [
-            503 if cluster.of(f"user:{name}") is lost else status
-            for name, status in zip(names, right, strict=True)
-        ]
-        assert {200, 404, 503} == {*without}
-        assert statuses() == right
+        assert await results(*queries) == right
         lost.stop()
-        assert statuses() == without
-        lost_name = next(name for name in names if cluster.of(f"user:{name}") is lost)
+        assert await results(*queries) == without
         before = layout_reads(cluster, lost)
-        assert {*statuses([lost_name] * 50)} == {503}
+        assert {*await results(*[queries[is_lost.index(True)]] * 50)} == {"unavailable"}
         assert layout_reads(cluster, lost) - before < 10  # not after each failure
         cluster.restart(lost)
-        assert statuses() == without
+        assert await results(*queries) == without
         orphan = next(
-            user.card_number
+            ByCard(user.card_number)
             for user in USERS
             if cluster.of(f"user:{user.nickname}") is lost
             and cluster.of(f"card:{user.card_number}") is not lost
         )
-        assert client.by_card(orphan).status == 503
-        assert "names a user with another card number" not in caplog.text
+        assert await results(orphan) == ["unavailable"]  # its record is not wrong
         cluster.load(*USERS)
-        unmarked = statuses()
-        assert unmarked[: len(USERS)] == right[: len(USERS)]
-        assert unmarked[len(USERS) :] == without[len(USERS) :]
+        assert await results(*queries) == right[: len(USERS)] + without[len(USERS) :]
         cluster.mark(lost)
-        assert statuses() == right
+        assert await results(*queries) == right
 
 
 async def test_a_node_that_hangs_is_noticed_within_the_timeout(cluster: RedisCluster) -> None:
