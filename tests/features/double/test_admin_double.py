@@ -33,7 +33,7 @@ from tornado_idv.web.access_log import (
 from tornado_idv.web.response import Result
 
 USER = {"plan": "Free", "card_number": "1"}
-DEMO = f"demo: true\n{WITH_ADMIN}"
+DEMO = "demo: true\n" + WITH_ADMIN.replace("port: 0,", "port: 0, verify: true,", 1)
 USERS = """\
 users:
   - {nickname: "@alice", card_number: "4000123412341234", plan: Free}
@@ -144,31 +144,28 @@ def test_a_page_of_a_proxy_is_not_of_this_service(double: Double, path: str, bod
     assert {"x-request-id", "x-idv-request-id"}.isdisjoint(reply.headers)
 
 
-def test_verify_has_the_faults_too(tmp_path: Path) -> None:
+def test_verify_has_the_faults_too(double: Double) -> None:
     """All but those of a body, which it has not; the page of a proxy has no code of ours."""
-    (tmp_path / "users.yaml").write_text(USERS, encoding="utf-8")
-    with serving(DEMO.replace("port: 0,", "port: 0, verify: true,", 1), tmp_path) as service:
-        double = Double(service)
-        double.put("/double/users/@new", plan="Pro", card_number="77")
-        texts = ("@alice", "@new", "@down", "@broken", "@busy", "@cut", "@drip", "@nobody", "@page")
-        fields = {"Host": "x", "Authorization": f"Bearer {KEY}"}
-        replies = [
-            double.client.send("GET", "/api/v1/verify", {**fields, "X-Idv-Input": text})
-            for text in texts
-        ]
-        assert [(each.status, each.headers.get("x-idv-code")) for each in replies] == [
-            *((200, "ok"), (200, "ok"), (503, "backend_unavailable"), (500, "internal")),
-            *((429, "rate_limited"), (200, "ok"), (200, "ok"), (404, "not_found"), (404, None)),
-        ]
-        assert replies[1].headers["x-idv-plan"] == "Pro"
-        assert replies[-1].headers["content-type"] == "text/html"
-        assert {each.body for each in replies[:-1]} == {b""}
-        requests = double.get("/double/requests")["requests"]
-        fields |= {"X-Idv-Input": "@page", "Connection": "close"}
-        assert double.client.send("HEAD", "/api/v1/verify", fields).body == b""
+    double.put("/double/users/@new", plan="Pro", card_number="77")
+    texts = ("@alice", "@new", "@down", "@broken", "@busy", "@cut", "@drip", "@nobody", "@page")
+    fields = {"Host": "x", "Authorization": f"Bearer {KEY}"}
+    replies = [
+        double.client.send("GET", "/api/v1/verify", {**fields, "X-Idv-Input": text})
+        for text in texts
+    ]
+    assert [(each.status, each.headers.get("x-idv-code")) for each in replies] == [
+        *((200, "ok"), (200, "ok"), (503, "backend_unavailable"), (500, "internal")),
+        *((429, "rate_limited"), (200, "ok"), (200, "ok"), (404, "not_found"), (404, None)),
+    ]
+    assert replies[1].headers["x-idv-plan"] == "Pro"
+    assert replies[-1].headers["content-type"] == "text/html"
+    assert {each.body for each in replies[:-1]} == {b""}
+    requests = double.get("/double/requests")["requests"]
     assert [(each["route"], each["query"]) for each in requests] == [
         ("verify", text) for text in texts
     ]
+    fields |= {"X-Idv-Input": "@page", "Connection": "close"}
+    assert double.client.send("HEAD", "/api/v1/verify", fields).body == b""
 
 
 def test_a_fault_set_at_run_time_comes_before_that_of_the_fixture(double: Double) -> None:
