@@ -11,7 +11,7 @@ import pytest
 from support.databases.ldap_server import OPTIONS, require
 from support.fakes.clock_and_backends import LoopClock
 from support.http.http_server import until
-from tornado_idv import Broken, LookupFailed, Unavailable
+from tornado_idv import Broken, ByNickname, LookupFailed, Unavailable
 
 require()
 
@@ -206,42 +206,25 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     return servers
 
 
-async def test_problem_names_all_servers_while_none_responds(servers: Servers) -> None:
-    """Lookups fail at once then, which says nothing of the next one."""
+async def test_outage_of_all_servers_and_its_end(servers: Servers) -> None:
+    """Lookups fail at once meanwhile, which says nothing of the next one."""
     servers.errors = {FIRST: ldap.BUSY(), SECOND: ldap.SERVER_DOWN()}
-    opened = servers.pool()
-    await opened.open()
-    unreachable = "the server cannot be reached, or the connection was lost"
-    assert opened.problem == f"{FIRST}: the server is busy; {SECOND}: {unreachable}"
-    with pytest.raises(LookupFailed) as caught:
-        await opened.search(find)
-    assert caught.value.reason == opened.problem
-    assert not caught.value.counts_against_breaker
-    await opened.close()
-
-
-async def test_backend_is_available_as_soon_as_a_server_is_back(servers: Servers) -> None:
-    servers.errors = {FIRST: ldap.SERVER_DOWN(), SECOND: ldap.SERVER_DOWN()}
     backend = LdapBackend(LdapOptions.model_validate(GIVEN))
     backend.on_available(lambda _: servers.count_available())
     await backend.open()
+    unreachable = "the server cannot be reached, or the connection was lost"
+    assert backend.problem == f"{FIRST}: the server is busy; {SECOND}: {unreachable}"
+    with pytest.raises(LookupFailed) as caught:
+        await backend.find(ByNickname("alice"))
+    assert caught.value.reason == backend.problem
+    assert not caught.value.counts_against_breaker
+    servers.errors[FIRST] = RuntimeError()  # as where no thread can be started for a while
+    await until(lambda: backend.problem == "connecting failed with RuntimeError")
     assert servers.times_available == 0
     servers.errors.clear()
     await until(lambda: backend.problem is None)
     assert servers.times_available > 0
     await backend.close()
-
-
-async def test_unexpected_error_does_not_end_attempts_to_connect(servers: Servers) -> None:
-    """As where no thread can be started for a while."""
-    servers.errors = {FIRST: ldap.SERVER_DOWN()}
-    opened = servers.pool(uris=[FIRST])
-    await opened.open()
-    servers.errors = {FIRST: RuntimeError()}
-    await until(lambda: opened.problem == "connecting failed with RuntimeError")
-    servers.errors.clear()
-    await until(lambda: opened.problem is None)
-    await opened.close()
 
 
 async def test_search_without_a_response_does_not_end_the_start(servers: Servers) -> None:
