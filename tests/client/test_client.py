@@ -175,6 +175,7 @@ async def test_tls_and_base_path(kind: Kind) -> None:
         async with calling(kind, url, ssl_context=context) as call:
             assert await call("find", "@alice") == ALICE
             assert await call("find_card", ALICE.card_number) == ALICE
+        assert len(server.connections) == 1
         async with calling(kind, url) as call:
             with pytest.raises(Undetermined):
                 await call("find", "@alice")

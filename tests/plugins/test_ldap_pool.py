@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -77,47 +79,31 @@ async def find(connection: BoundConnection) -> Any:
     return await connection.search("(uid=alice)", ["uid"])
 
 
-class Connected:
-    """A connection, and its handle."""
+@contextmanager
+def connected(**changed: object) -> Iterator[tuple[BoundConnection, Handle]]:
+    handle = Handle()
+    connection = BoundConnection(handle, {}, LdapOptions.model_validate({**GIVEN, **changed}))
+    yield connection, handle
+    connection.lose(Broken("the test is over"))
 
-    def __init__(self, **changed: object) -> None:
-        self.handle = Handle()
-        options = LdapOptions.model_validate({**GIVEN, **changed})
-        self.connection = BoundConnection(self.handle, {}, options)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.connection.lose(Broken("the test is over"))
-
-    async def begin(self) -> asyncio.Task[Any]:
-        """Send a search, which waits for its result."""
-        task = asyncio.create_task(find(self.connection))
-        await asyncio.sleep(0)
-        return task
-
-    def receive_found(self, *found: Any) -> None:
-        """Let the result of the last search arrive."""
-        self.handle.results.append((self.handle.sent, list(found)))
-        self.connection._on_readable()
-
-    def receive(self, *numbers: int) -> None:
-        """Let the results of these searches arrive at once."""
-        self.handle.results += [(number, [ENTRY]) for number in numbers]
-        self.connection._on_readable()
+async def begin(connection: BoundConnection) -> asyncio.Task[Any]:
+    """Send a search, which waits for its result."""
+    task = asyncio.create_task(find(connection))
+    await asyncio.sleep(0)
+    return task
 
 
 async def test_filter_that_is_not_valid_leaves_the_connection() -> None:
-    with Connected() as connected:
-        connected.handle.error = ldap.FILTER_ERROR()
+    with connected() as (connection, handle):
+        handle.error = ldap.FILTER_ERROR()
         with pytest.raises(Broken, match="the filter is not valid"):
-            await (await connected.begin())
-        assert not connected.handle.is_closed
-        connected.handle.error = ldap.SERVER_DOWN()
+            await find(connection)
+        assert not handle.is_closed
+        handle.error = ldap.SERVER_DOWN()
         with pytest.raises(LookupFailed, match="the connection was lost"):
-            await (await connected.begin())
-        assert connected.handle.is_closed
+            await find(connection)
+        assert handle.is_closed
 
 
 @pytest.mark.parametrize("responds", [True, False])
@@ -125,23 +111,25 @@ async def test_search_that_is_cancelled_is_abandoned_if_the_server_responds_at_a
     *, responds: bool
 ) -> None:
     """Otherwise the connection is."""
-    with Connected() as connected:
-        slow, other = await connected.begin(), await connected.begin()
+    with connected() as (connection, handle):
+        slow, other = await begin(connection), await begin(connection)
         if responds:
-            connected.receive(2)
+            handle.results = [(2, [ENTRY])]
+            connection._on_readable()
             assert await other == [ENTRY[1]]
         slow.cancel()
         await asyncio.wait([slow, other], timeout=5)
-        assert connected.handle.abandoned == [1] * responds
-        assert connected.handle.is_closed is not responds
+        assert handle.abandoned == [1] * responds
+        assert handle.is_closed is not responds
         assert (other.exception() is None) is responds
 
 
 async def test_result_of_a_search_that_was_just_cancelled_delays_no_other() -> None:
-    with Connected() as connected:
-        slow, other = await connected.begin(), await connected.begin()
+    with connected() as (connection, handle):
+        slow, other = await begin(connection), await begin(connection)
         slow.cancel()
-        connected.receive(1, 2)
+        handle.results = [(1, [ENTRY]), (2, [ENTRY])]
+        connection._on_readable()
         assert await other == [ENTRY[1]]
         assert slow.cancelled()
 
@@ -161,9 +149,10 @@ REFERENCE = (None, ["ldap://b"])
 )
 async def test_references_are_no_entries(references: str, found: Any, expected: Any) -> None:
     """The failure says nothing of the server, and must not open the circuit breaker."""
-    with Connected(references=references) as connected:
-        search = await connected.begin()
-        connected.receive_found(*found)
+    with connected(references=references) as (connection, handle):
+        search = await begin(connection)
+        handle.results = [(1, found)]
+        connection._on_readable()
         if expected is None:
             with pytest.raises(Unavailable, match="on other servers") as caught:
                 await search
