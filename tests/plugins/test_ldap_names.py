@@ -39,8 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LdapServer]:
 
 
 async def found(
-    folder: Path,
-    uri: str,
+    server: LdapServer,
     who: str,
     response: dict[str, Any],
     *,
@@ -53,14 +52,13 @@ async def found(
         **OPTIONS,
         "name": "staff",
         "kind": "ldap",
-        "uris": [uri],
+        "uris": [server.uri],
         "bind": bind,
         "by_nickname": {"filter": filter_},
         "by_card": None,
         "response": {**OPTIONS["response"], **plan("title"), **response},
     }
-    context = {"base_dir": folder, "nickname_case": case}
-    made = LdapBackend(LdapOptions.model_validate(options, context=context))
+    made = LdapBackend(LdapOptions.model_validate(options, context={"nickname_case": case}))
     async with open_backends([made]) as (backend,):
         result = await outcome(backend, ByNickname(who))
         if result != "found":
@@ -94,9 +92,9 @@ def plan(path: str) -> dict[str, Any]:
     ],
 )
 async def test_absent_is_not_concluded_from_another_name(
-    server: LdapServer, tmp_path: Path, nickname: str, response: dict[str, Any], expected: str
+    server: LdapServer, nickname: str, response: dict[str, Any], expected: str
 ) -> None:
-    result = str(await found(tmp_path, server.uri, nickname, response))
+    result = str(await found(server, nickname, response))
     assert result.startswith(expected)
     assert "disabled" not in result
 
@@ -110,15 +108,13 @@ async def test_absent_is_not_concluded_from_another_name(
     ],
 )
 async def test_case_sensitive_attribute_is_refused_for_folded_nicknames(
-    server: LdapServer, tmp_path: Path, filter_: str, refused: str | None
+    server: LdapServer, filter_: str, refused: str | None
 ) -> None:
     """The service looks up @dora, and the entry has Dora."""
     text = f"{refused} is compared by caseExactMatch: write \\({refused}:caseIgnoreMatch:="
     with pytest.raises(StartError, match=text) if refused else nullcontext():
         name = {"nickname": "labeledURI"}
-        assert (
-            await found(tmp_path, server.uri, "dora", name, filter_=filter_, case="fold") == "Free"
-        )
+        assert await found(server, "dora", name, filter_=filter_, case="fold") == "Free"
 
 
 async def test_without_a_schema_names_must_be_those_of_the_server(
@@ -129,7 +125,7 @@ async def test_without_a_schema_names_must_be_those_of_the_server(
             ("organizationalUnitName", f"broken: the server returned ou, {UNSEEN}", "preserve"),
             ("OU", "Gold", "fold"),  # last: another connection may log after the close
         ):
-            result = await found(tmp_path, server.uri, "alice", plan(path), case=case)
+            result = await found(server, "alice", plan(path), case=case)
             assert result == expected
             text = "the schema cannot be read: unknown attributes are not detected"
             assert text in caplog.text
@@ -139,13 +135,11 @@ async def test_without_a_schema_names_must_be_those_of_the_server(
             caplog.clear()
 
 
-async def test_filter_by_a_type_that_others_are_derived_from(
-    server: LdapServer, tmp_path: Path
-) -> None:
+async def test_filter_by_a_type_that_others_are_derived_from(server: LdapServer) -> None:
     """The entry that is evidence for "not found" has ``cn`` and ``sn`` only."""
     for who, expected in (("nobody", "not found"), ("alice", "Pro")):
         filter_ = "(name={nickname})"
-        assert await found(tmp_path, server.uri, who, {}, filter_=filter_) == expected
+        assert await found(server, who, {}, filter_=filter_) == expected
 
 
 @pytest.mark.parametrize(
@@ -162,7 +156,7 @@ async def test_attribute_that_is_hidden_or_on_no_entry_is_warned_of(
     with LdapServer(tmp_path / "server", entries, options=hidden) as server:
         condition = {} if in_filter else {"not_known_when": f"{attribute} == 'disabled'"}
         filter_ = f"(|(uid={{nickname}})({attribute if in_filter else 'cn'}={{nickname}}))"
-        await found(tmp_path, server.uri, "alice", condition, bind=None, filter_=filter_)
+        await found(server, "alice", condition, bind=None, filter_=filter_)
     warnings = [each for each in caplog.messages if "bind.dn may not read it" in each]
     assert [each.split("no entry has ")[1].split(",")[0] for each in warnings] == [attribute]
 
