@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
 
 import pytest
 import trustme
@@ -21,7 +20,7 @@ from support.http.clients import (
 )
 from support.http.scripted_server import Said, header, http, serving
 from support.processes.ports import free_port
-from support.processes.service import EXPIRED_KEY, KEY, serving_yaml
+from support.processes.service import EXPIRED_KEY, KEY
 from tornado_idv.client import (
     ClientError,
     InvalidFormat,
@@ -36,12 +35,6 @@ from tornado_idv.service.service import Service as RunningService
 
 NOT_FOUND_BODY = NOT_FOUND.partition(b"\r\n\r\n")[2]
 pytestmark = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    with serving_yaml(tmp_path_factory.mktemp("client")) as running:
-        yield running
 
 
 async def test_user_is_found_by_nickname_url_and_card(service: RunningService, kind: Kind) -> None:

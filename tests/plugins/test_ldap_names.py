@@ -182,12 +182,10 @@ DEFINITIONS = [
         ({"cn": [b"a"], "commonName": [b"b"]}, ["cn"], {"cn": [b"a", b"b"]}),
         ({"cn;x-b;lang-en": [b"a"]}, ["cn;lang-EN;x-b"], {"cn;lang-EN;x-b": [b"a"]}),
         ({"cn;lang-en;x-b": [b"a"]}, ["cn;lang-en"], None),
-        ({"nick": [b"a"]}, ["cn"], None),
         ({"nick": [b"a"]}, ["name"], None),
         ({"memberOf": [], "memberOf;range=0-1": [b"a"]}, ["memberOf"], None),
         ({"memberOf": [b"a"], "memberOf;range=0-1": []}, ["memberOf"], {"memberOf": [b"a"]}),
         ({"unknown": [b"a"]}, ["cn"], None),
-        ({"unknown": []}, ["cn"], {}),
     ],
     ids=repr,
 )
