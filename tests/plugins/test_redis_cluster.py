@@ -109,7 +109,7 @@ async def test_the_users_of_a_node_without_its_data_are_unavailable(cluster: Red
 async def test_a_node_that_hangs_is_noticed_within_the_timeout(cluster: RedisCluster) -> None:
     """Otherwise the client would not learn which replica was promoted."""
     node = cluster.of("user:user0")
-    async with open_backends([backend_of(cluster, timeout="1500ms")]) as (backend,):
+    async with open_backends([backend_of(cluster, timeout="3s")]) as (backend,):
         node.pause()
         try:
             hangs = "unavailable: the server did not respond in time"
@@ -172,6 +172,23 @@ async def test_a_node_that_may_evict_users_stops_the_start(cluster: RedisCluster
             await backend_of(cluster).open()
     finally:
         node.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+async def test_a_user_who_is_loaded_during_a_lookup_is_found(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user was not there before the script, which finds the key."""
+    async with open_backends([backend_of(cluster)]) as (backend,):
+        assert isinstance(backend, RedisBackend)
+        execute = backend._client.execute
+
+        async def load(*command: str | bytes | int) -> Any:
+            if command[0] == "EVAL":
+                cluster.load(User("Free", "4000", "late"))
+            return await execute(*command)
+
+        monkeypatch.setattr(backend._client, "execute", load)
+        assert await outcome(backend, ByNickname("late")) == "found"
 
 
 async def test_a_server_that_is_no_node_is_unavailable(
