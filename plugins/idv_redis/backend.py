@@ -35,6 +35,8 @@ class RedisBackend(Backend[RedisOptions]):
 
     options_type = RedisOptions
     can_lose_users = True
+    problem: str | None = None
+    """The problem found when the backend opened, or ``None`` after a successful lookup."""
 
     def __init__(self, options: RedisOptions) -> None:
         super().__init__(options)
@@ -42,22 +44,11 @@ class RedisBackend(Backend[RedisOptions]):
             from idv_redis import client, cluster  # noqa: PLC0415 - they import redis-py
         except ModuleNotFoundError:
             raise StartError(f"backend {self.name}: {NOT_INSTALLED}") from None
-        self._cluster = cluster.Cluster(options) if options.cluster else None
-        self._client = (
-            client.Client(options, timeout=options.timeout)
-            if self._cluster is None
-            else self._cluster.client
-        )
+        self._cluster = cluster.ClusterClient(options) if options.cluster else None
+        self._client = self._cluster or client.Client(options, timeout=options.timeout)
         self._ready_key = f"{options.prefix}ready"
         self._ready_keys = cluster.ReadyKeys()
         self._is_checked = False
-        self._open_problem: str | None = None
-        """The problem found when the backend opened. A successful lookup resets it to ``None``."""
-
-    @property
-    def problem(self) -> str | None:
-        """The problem found when the backend opened, or ``None`` after a successful lookup."""
-        return self._open_problem
 
     @property
     def servers(self) -> Collection[tuple[str, str]]:
@@ -71,25 +62,25 @@ class RedisBackend(Backend[RedisOptions]):
         """
         try:
             async with asyncio.timeout(_START_TIMEOUT):
-                self._open_problem = await self._check()
+                self.problem = await self._check()
         except Broken as error:
             await self._client.close()
             raise StartError(f"backend {self.name}: {error.reason}") from None
         except Unavailable as error:
-            self._open_problem = f"{error.reason}; lookups connect again"
+            self.problem = f"{error.reason}; lookups connect again"
         except TimeoutError:
-            self._open_problem = "the server did not respond in time"
+            self.problem = "the server did not respond in time"
         else:
             self._is_checked = True
-        if self._open_problem is not None:
-            _log.error("backend %s: %s", self.name, self._open_problem)
+        if self.problem is not None:
+            _log.error("backend %s: %s", self.name, self.problem)
 
     async def find(self, query: Query, steps: list[Step] | None = None) -> User | None:
         """Look the user up. Return ``None`` only if the server has certainly lost no users."""
         user = await self._find(query, steps)
         if user is None:
             user = await self._confirm(query, steps)
-        self._open_problem = None
+        self.problem = None
         return user
 
     async def explain(self, query: Query, steps: list[Step]) -> User | None:

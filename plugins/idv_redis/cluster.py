@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from itertools import product
 from typing import Any
@@ -47,21 +47,24 @@ _RUN_ID = re.compile(rb"[0-9a-f]{40}")
 
 
 class ClusterClient(Client):
-    """A client of a cluster. It runs each command on the node with the slot of the key."""
+    """A client of a cluster with a marker key in each slot. It detects nodes that lost users."""
 
     def __init__(self, options: RedisOptions) -> None:
         # After a timeout of one node, there is time left for another node.
         super().__init__(options, timeout=options.timeout / 3)
+        self._prefix = options.prefix
+        self._ready_keys = ReadyKeys()
         self._failed: dict[str, tuple[float, LookupFailed]] = {}
+        _tags()  # takes 20 ms, which must not delay the first lookup
 
     async def execute(self, *command: str | bytes | int) -> Any:
-        """Run ``EVAL``, or a command whose first argument is a key. Raises `LookupFailed`."""
+        """Run ``EVAL``, or a command whose first argument is a key, on the node with its slot."""
         key = str(command[3] if command[0] == "EVAL" else command[1])
         async with self._slots:
             node = ""
             try:
                 cluster: Any = await self._connected()
-                node = self.node_of(key)
+                node = self._node_of(key)
                 self._check_node(node)
                 return await cluster.execute_command(*command)
             except Exception as error:  # noqa: BLE001 - each is mapped
@@ -71,15 +74,44 @@ class ClusterClient(Client):
                     self._failed[node] = until, failure.copy()
                 raise failure from None
 
-    async def first_slots(self) -> Sequence[int]:
-        """Return the first slot of each range of slots on one node. Raises `LookupFailed`."""
+    async def check(self) -> str | None:
+        """Check one slot of each range. Return the reason why users may be missing, or ``None``.
+
+        Raises `Broken` for a node that may evict users.
+        """
         try:
             cluster: Any = await self._connected()
-            return [first for first, _ in await cluster.execute_command("CLUSTER SLOTS")]
+            ranges = await cluster.execute_command("CLUSTER SLOTS")
         except Exception as error:  # noqa: BLE001 - each is mapped
             raise to_lookup_failed(error, in_cluster=True) from None
+        first_problem = None
+        for first, _ in ranges:
+            marker = self._marker(first)
+            _, info, problem = await self._read(marker, marker, "all")
+            if b"maxmemory_policy:noeviction" not in info:
+                node = self._node_of(marker)
+                raise Broken(
+                    f"the node {node} evicts keys when its memory is full, and users may be among "
+                    "them; set its maxmemory-policy to noeviction"
+                )
+            first_problem = first_problem or problem
+        return first_problem
 
-    def node_of(self, key: str) -> str:
+    async def ask(self, key: str) -> tuple[bool, str | None]:
+        """Return whether a key exists, and the reason why users may be lost, or ``None``."""
+        found, _, problem = await self._read(key, self._marker(key_slot(key.encode())), "stats")
+        return found, problem
+
+    async def _read(self, key: str, marker: str, section: str) -> tuple[bool, bytes, str | None]:
+        """Return whether the key exists, parts of INFO, and the problem found, or ``None``."""
+        found, ready, info = await self.execute("EVAL", _READ, 2, key, marker, section)
+        node = self._node_of(marker)
+        return bool(found), info, self._ready_keys.problem(marker, ready, parse_info(info), node)
+
+    def _marker(self, slot: int) -> str:
+        return f"{self._prefix}ready:{{{_tags()[slot]}}}"
+
+    def _node_of(self, key: str) -> str:
         """Return a node's name for messages: ``host:port``, or "of this slot" if it is unknown."""
         try:
             if isinstance(self._redis, RedisCluster):
@@ -166,48 +198,6 @@ class ReadyKeys:
                 f"delete it, load all users, and set it to the run_id of the server; {until} then"
             )
         return f"node {node}: {problem}" if node else problem
-
-
-class Cluster:
-    """A cluster with a marker key in each slot. It detects nodes that may have lost users."""
-
-    def __init__(self, options: RedisOptions) -> None:
-        self.client = ClusterClient(options)
-        self._prefix = options.prefix
-        self._ready_keys = ReadyKeys()
-        _tags()  # takes 20 ms, which must not delay the first lookup
-
-    async def check(self) -> str | None:
-        """Check one slot of each range. Return the reason why users may be missing, or ``None``.
-
-        Raises `Broken` for a node that may evict users.
-        """
-        first_problem = None
-        for first in await self.client.first_slots():
-            marker = self._marker(first)
-            _, info, problem = await self._read(marker, marker, "all")
-            if b"maxmemory_policy:noeviction" not in info:
-                node = self.client.node_of(marker)
-                raise Broken(
-                    f"the node {node} evicts keys when its memory is full, and users may be among "
-                    "them; set its maxmemory-policy to noeviction"
-                )
-            first_problem = first_problem or problem
-        return first_problem
-
-    async def ask(self, key: str) -> tuple[bool, str | None]:
-        """Return whether a key exists, and the reason why users may be lost, or ``None``."""
-        found, _, problem = await self._read(key, self._marker(key_slot(key.encode())), "stats")
-        return found, problem
-
-    async def _read(self, key: str, marker: str, section: str) -> tuple[bool, bytes, str | None]:
-        """Return whether the key exists, parts of INFO, and the problem found, or ``None``."""
-        found, ready, info = await self.client.execute("EVAL", _READ, 2, key, marker, section)
-        node = self.client.node_of(marker)
-        return bool(found), info, self._ready_keys.problem(marker, ready, parse_info(info), node)
-
-    def _marker(self, slot: int) -> str:
-        return f"{self._prefix}ready:{{{_tags()[slot]}}}"
 
 
 @cache

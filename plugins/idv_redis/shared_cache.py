@@ -59,21 +59,18 @@ class Sealer:
     def seal(self, key: str, record: Any) -> bytes:
         """Return the record as bytes, with a MAC of the key and the record."""
         payload = json.dumps(record, separators=(",", ":")).encode()
-        return self._mac(b"record", self._bound(key, payload)) + payload
+        return self._mac(b"record", _VERSION, key.encode(), payload) + payload
 
     def open(self, key: str, sealed: bytes) -> Any:
         """Return the record, or ``None`` for a record of another key, secret or version."""
         tag, payload = sealed[:_TAG_SIZE], sealed[_TAG_SIZE:]
-        if not hmac.compare_digest(tag, self._mac(b"record", self._bound(key, payload))):
+        if not hmac.compare_digest(tag, self._mac(b"record", _VERSION, key.encode(), payload)):
             return None
         return json.loads(payload)
 
-    def _bound(self, key: str, payload: bytes) -> bytes:
-        return _VERSION + b"\n" + key.encode() + b"\n" + payload
-
-    def _mac(self, purpose: bytes, data: bytes) -> bytes:
-        secret = self._secret.get_secret_value().encode()
-        return hmac.digest(secret, purpose + b"\n" + data, "sha256")
+    def _mac(self, *parts: bytes) -> bytes:
+        """Return the MAC of lines. The first is the purpose; only the last may have line breaks."""
+        return hmac.digest(self._secret.get_secret_value().encode(), b"\n".join(parts), "sha256")
 
 
 _log = logging.getLogger(__name__)

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import ssl
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import asdict
-from email.message import Message
 
 import pytest
 import trustme
-from hypothesis import given
-from hypothesis import strategies as st
 
 from support.http.clients import (
     ALICE,
@@ -25,11 +17,10 @@ from support.http.clients import (
     calling,
     error,
     found,
-    lookup_of,
 )
 from support.http.scripted_server import Said, header, http, serving
 from support.processes.ports import free_port
-from support.processes.service import EXPIRED_KEY, KEY, serving_yaml
+from support.processes.service import EXPIRED_KEY, KEY
 from tornado_idv.client import (
     ClientError,
     InvalidFormat,
@@ -44,12 +35,6 @@ from tornado_idv.service.service import Service as RunningService
 
 NOT_FOUND_BODY = NOT_FOUND.partition(b"\r\n\r\n")[2]
 pytestmark = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    with serving_yaml(tmp_path_factory.mktemp("client")) as running:
-        yield running
 
 
 async def test_user_is_found_by_nickname_url_and_card(service: RunningService, kind: Kind) -> None:
@@ -89,44 +74,37 @@ async def test_errors_of_the_service(service: RunningService, kind: Kind) -> Non
     ("response", "expected"),
     [
         (error(401, "token_invalid_or_expired"), InvalidKey),
+        (error(401, "key_suspended"), InvalidKey),  # the service may add codes
         (error(403, "insufficient_scope"), MissingScope),
         (error(422, "invalid_format", "X-Error-Reason: not_json"), InvalidFormat),
         (error(422, "invalid_format", "X-Error-Reason: not @alice"), InvalidFormat),
         (error(429, "rate_limited", "Retry-After: 60"), RateLimited),
-        (http(429, b"slow down", "Retry-After: 60"), RateLimited),
         (UNAVAILABLE.replace(b"Retry-After: 1", b"Retry-After: 60"), Undetermined),
+        (error(408, "late"), Undetermined),
         (error(500, "internal"), Undetermined),
-        (http(502, b"<html>", kind="text/html"), Undetermined),
-        (http(504), Undetermined),
         (error(404, "no_such_route"), Unexpected),
-        (http(404), Unexpected),
-        (http(404, b"<html>", ECHO, kind="text/html"), Unexpected),
         (http(404, b'{"detail":"Not found"}', ECHO), Unexpected),
         (http(404, b'{"status":"ok","code":"not_found"}', ECHO), Unexpected),
         (http(404, b'["status","error","code","not_found"]', ECHO), Unexpected),
         (http(404, b'{"code":"a","status":"error","code":"not_found"}', ECHO), Unexpected),
         (http(404, NOT_FOUND_BODY, ECHO, kind="text/html"), Unexpected),
         (http(404, NOT_FOUND_BODY), Unexpected),
-        (NOT_FOUND.replace(b"X-Request-ID: ", b"X-Request-ID: x"), Unexpected),
         (http(404, NOT_FOUND_BODY, ECHO, "X-IDV-Request-ID: of-another"), Unexpected),
-        (NOT_FOUND.replace(b"HTTP/1.1 404", b"HTTP/1.1 403"), Unexpected),
         (NOT_FOUND.replace(b"HTTP/1.1 404", b"HTTP/1.1 200"), Unexpected),
-        (NOT_FOUND.replace(b"HTTP/1.1 404", b"HTTP/1.1 410"), Unexpected),
         (http(404, NOT_FOUND_BODY, ECHO, "Content-Encoding: gzip"), Unexpected),
         (error(401, "not_found"), Unexpected),
-        (http(401, b"<html>", kind="text/html"), Unexpected),
         (http(204), Unexpected),
+        (http(307, b"", "Location: /x"), Unexpected),
         (found(nickname="@bob"), Unexpected),
         (found(plan=None), Unexpected),
-        (found(card_number=4000), Unexpected),
         (found(status="error"), Unexpected),
-        (found().replace(b"X-Request-ID: ", b"X-Request-ID: x"), Unexpected),
         (found(profile_url="x" * 70_000), Unexpected),
         (Said(NOT_FOUND[:-1], "close"), Unexpected),
         (Said(NOT_FOUND[:40], "close"), ClientError),
         (Said(b"", "close"), Undetermined),
         (Said(b"", "reset"), Undetermined),
         (Said(b"garbage\r\n\r\n", "close"), Unexpected),
+        (NOT_FOUND.replace(b"\r\n", b"\r\nX: %b\r\n" % (b"x" * 100_000), 1), Unexpected),
     ],
 )
 async def test_response_becomes_its_error(
@@ -135,36 +113,14 @@ async def test_response_becomes_its_error(
     async with serving(response) as server, calling(kind, server.address) as call:
         with pytest.raises(expected) as caught:
             await call("find", "@alice")
-    sent = header(server.requests[0], "X-Request-ID")
-    assert caught.value.request_id == sent
+    (request,) = server.requests  # it is not sent again
+    assert caught.value.request_id == header(request, "X-Request-ID")
     assert "alice" not in str(caught.value)
 
 
 async def test_members_may_be_added(kind: Kind) -> None:
     async with serving(found(since="2026")) as server, calling(kind, server.address) as call:
         assert await call("find", "@Alice") == ALICE  # the service may fold case
-
-
-async def test_failures_of_a_moment_are_tried_again(kind: Kind) -> None:
-    """At most one attempt for each pause; all ids of a call begin in the same way."""
-    at_once = UNAVAILABLE.replace(b"Retry-After: 1", b"Retry-After: 0")
-    limited = error(429, "rate_limited", "Retry-After: 0")
-    async with (
-        serving(at_once, limited, NOT_FOUND) as server,
-        calling(kind, server.address) as call,
-    ):
-        assert await call("find", "@alice") is None
-    ids = [header(each, "X-Request-ID") or "" for each in server.requests]
-    assert [each[32:] for each in ids] == ["-1", "-2", "-3"]
-    assert len({each[:32] for each in ids}) == 1
-
-
-@pytest.mark.parametrize("failing", [error(500, "internal"), http(502), Said(b"", "close")])
-async def test_other_failures_are_not_tried_again(kind: Kind, failing: bytes | Said) -> None:
-    async with serving(failing, NOT_FOUND) as server, calling(kind, server.address) as call:
-        with pytest.raises(Undetermined):
-            await call("find", "@alice")
-    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -190,13 +146,6 @@ async def test_service_that_cannot_be_reached(kind: Kind) -> None:
                 await call("find", "@alice")
 
 
-async def test_connection_is_kept(kind: Kind) -> None:
-    async with serving(found()) as server, calling(kind, server.address) as call:
-        for _ in range(3):
-            assert await call("find", "@alice") == ALICE
-    assert len(server.connections) == 1
-
-
 async def test_traceparent_is_sent_with_each_attempt(kind: Kind) -> None:
     values = iter(["00-a-b-01", None, "not\r\nvalid"])
     async with (
@@ -219,6 +168,7 @@ async def test_tls_and_base_path(kind: Kind) -> None:
         async with calling(kind, url, ssl_context=context) as call:
             assert await call("find", "@alice") == ALICE
             assert await call("find_card", ALICE.card_number) == ALICE
+        assert len(server.connections) == 1
         async with calling(kind, url) as call:
             with pytest.raises(Undetermined):
                 await call("find", "@alice")
@@ -229,15 +179,10 @@ async def test_tls_and_base_path(kind: Kind) -> None:
     ("url", "key", "message"),
     [
         ("idv.example", "k", "url must be like"),
-        ("ftp://idv.example", "k", "url must be like"),
         ("https://user:secret@idv.example", "k", "url must be like"),
         ("https://idv.example?secret", "k", "url must be like"),
-        ("https://idv.example/#secret", "k", "url must be like"),
         ("https://idv.example:65536", "k", "url must be like"),
-        ("https://idv.example/a b", "k", "url must be like"),
-        ("https://[::1", "k", "url must be like"),
         ("https://idv.example", "a\nb", "key must be one token"),
-        ("https://idv.example", "", "key must be one token"),
     ],
 )
 async def test_wrong_arguments_are_refused(kind: Kind, url: str, key: str, message: str) -> None:
@@ -245,72 +190,3 @@ async def test_wrong_arguments_are_refused(kind: Kind, url: str, key: str, messa
         async with calling(kind, url, key):
             pass
     assert "secret" not in str(caught.value)
-
-
-ANY_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-)
-RECORDS = st.fixed_dictionaries(
-    {},
-    optional={
-        "status": st.sampled_from(["error", "ok", ""]) | ANY_JSON,
-        "code": st.sampled_from(["not_found", "no_such_route"]) | ANY_JSON,
-        "message": ANY_JSON,
-        **{name: st.text() for name in asdict(ALICE)},
-    },
-)
-
-
-@given(
-    head=st.tuples(
-        st.sampled_from([200, 404]) | st.integers(100, 599),
-        st.sampled_from(["application/json", "text/html"]) | st.none(),
-        st.booleans(),
-    ),
-    record=RECORDS | ANY_JSON,
-    cut=st.integers(0, 3),
-    extra=st.sampled_from(["Content-Length: 1", "Transfer-Encoding: chunked", "X-Request-ID: x"])
-    | st.none(),
-)
-def test_nothing_but_not_found_of_this_service_is_none(
-    kind: Kind, head: tuple[int, str | None, bool], record: object, cut: int, extra: str | None
-) -> None:
-    status, media_type, has_id = head
-    lookup = lookup_of("@alice")
-    whole = json.dumps(record).encode()
-    body = whole[: len(whole) - cut]
-    message = Message()
-    message["Content-Length"] = str(len(whole))
-    if media_type:
-        message["Content-Type"] = media_type
-    if has_id:
-        message["X-Request-ID"] = lookup.request_id
-    if extra:
-        name, _, value = extra.partition(": ")
-        message[name] = value
-
-    is_read = lookup.body_length(message.get_all) == len(body)
-    is_not_found = (
-        (*head, cut, extra) == (404, "application/json", True, 0, None)
-        and isinstance(record, dict)
-        and (record.get("status"), record.get("code")) == ("error", "not_found")
-    )
-    try:
-        result = lookup.read(status, message.get_all, body if is_read else b"")
-    except ClientError:
-        assert not is_not_found
-    else:
-        assert (result is None) == is_not_found
-
-
-def test_import_of_the_client_is_light(kind: Kind) -> None:
-    script = (
-        "import sys; from tornado_idv.client import Client;"
-        "print([each for each in ('aiohttp', 'asyncio', 'click', 'msgspec', 'pluggy', 'pydantic',"
-        " 'tornado', 'yaml', 'yarl') if each in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout == "[]\n"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
+import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
-import trustme
 
 from support.http.clients import (
     ALICE,
@@ -27,15 +26,12 @@ from support.http.scripted_server import (
     REQUEST_ID,
     Said,
     Then,
-    a_request,
     header,
-    http,
     reset,
     serving,
 )
 from tornado_idv.client import (
     AsyncClient,
-    Client,
     ClientError,
     RateLimited,
     Undetermined,
@@ -50,9 +46,9 @@ JSON = "Content-Type: application/json"
 CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
 
 
-def response(*fields: str, body: bytes = BODY, version: str = "1.1") -> bytes:
+def response(*fields: str, body: bytes = BODY) -> bytes:
     """Return a 404 with these header fields alone."""
-    return "\r\n".join([f"HTTP/{version} 404 Not Found", *fields, "", ""]).encode() + body
+    return "\r\n".join(["HTTP/1.1 404 Not Found", *fields, "", ""]).encode() + body
 
 
 @both
@@ -60,22 +56,16 @@ def response(*fields: str, body: bytes = BODY, version: str = "1.1") -> bytes:
     "sent",
     [
         Said(response(JSON, ECHO), "close"),
-        Said(response(JSON, ECHO, version="1.0"), "close"),
         response(JSON, ECHO, "Transfer-Encoding: chunked", body=CHUNKED),
         response(JSON, ECHO, LENGTH, "Transfer-Encoding: chunked", body=CHUNKED),
         response(JSON, ECHO, LENGTH, LENGTH),
-        response(JSON, ECHO, f"Content-Length: {len(BODY) + 1}", LENGTH),
         response(JSON, ECHO, f"Content-Length: +{len(BODY)}"),
-        response(JSON, ECHO, f"Content-Length: {len(BODY)}, {len(BODY)}"),
         Said(response(JSON, ECHO, f"Content-Length: {len(BODY) + 1}"), "close"),
         response(JSON, ECHO, f"Content-Length: {len(BODY) - 1}"),
         response("Content-Type: text/html", JSON, ECHO, LENGTH),
         response(ECHO, LENGTH),
         response("X-Request-ID: other", JSON, ECHO, LENGTH),
-        response(JSON, f"{ECHO}, other", LENGTH),
-        response(JSON, LENGTH),
         error(401, "token_invalid_or_expired").replace(REQUEST_ID, b"other"),
-        error(403, "insufficient_scope").replace(REQUEST_ID, b"other"),
         found(nickname="@alic\u212a"),
     ],
 )
@@ -105,19 +95,6 @@ async def test_malformed_head_is_no_response(kind: Kind, old: bytes, new: bytes)
     async with serving(answer) as server, calling(kind, server.address) as call:
         with pytest.raises(ClientError):
             await call("find", "@alice")
-
-
-@both
-async def test_code_that_is_new_counts_as_its_status(kind: Kind) -> None:
-    """The HTTP reference permits the service to add codes."""
-    async with (
-        serving(error(408, "late"), error(401, "key_suspended")) as server,
-        calling(kind, server.address) as call,
-    ):
-        for name in ("Undetermined", "InvalidKey"):
-            with pytest.raises(ClientError) as caught:
-                await call("find", "@alice")
-            assert type(caught.value).__name__ == name
 
 
 @both
@@ -157,7 +134,7 @@ async def test_kept_connection_was_reset(kind: Kind) -> None:
         assert len(server.requests) == 2
 
 
-@pytest.mark.parametrize("stray", [NOT_FOUND, error(408, "late"), b"\r\n", b"HTTP/1.1 4"])
+@pytest.mark.parametrize("stray", [NOT_FOUND, b"\r\n"])
 async def test_idle_connection_on_which_something_came_is_not_used(stray: bytes) -> None:
     """Proxies say that they close it."""
     async with serving(found()) as server, calling("synchronous", server.address) as call:
@@ -222,53 +199,18 @@ async def test_forked_process_has_connections_of_its_own() -> None:
         assert len(server.connections) == 2
 
 
-@both
-async def test_proxies_without_request_id_do_not_stop_the_client(kind: Kind) -> None:
-    """Their error pages may be empty."""
-    empty = http(503, b"", "Retry-After: 0")
-    async with (
-        serving(empty, http(404, b"", ECHO), found()) as server,
-        calling(kind, server.address, chance=lambda: 0.0) as call,
-    ):
-        with pytest.raises(Unexpected):
-            await call("find", "@alice")
-        assert await call("find", "@alice") == ALICE
-
-
 @pytest.mark.slow
 async def test_first_address_takes_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not respond, as behind a firewall."""
     with full_listener() as silent:
         async with (
             serving(found()) as server,
-            calling("synchronous", server.address, deadline=4.0) as call,
+            calling("synchronous", server.address, deadline=2.0) as call,
         ):
             kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
             both_ = [(*kind, silent), (*kind, ("127.0.0.1", server.port))]
             monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both_)
             assert await call("find", "@alice") == ALICE
-
-
-@both
-@pytest.mark.parametrize("status", [503, 429])
-async def test_second_response_to_an_attempt_does_not_answer_next(kind: Kind, status: int) -> None:
-    """It comes late, on the connection that is kept."""
-    first = error(status, "a", "Retry-After: 0")
-
-    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with closing(writer), suppress(asyncio.IncompleteReadError):
-            while True:
-                requests.append(await a_request(reader))
-                ids = (header(requests[0], "X-Request-ID") or "").encode()
-                writer.write((first if len(requests) == 1 else NOT_FOUND).replace(REQUEST_ID, ids))
-
-    requests: list[bytes] = []
-    server = await asyncio.start_server(late, "127.0.0.1", 0)
-    async with server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with calling(kind, url, chance=lambda: 0.0) as call:
-            with pytest.raises(Unexpected):
-                await call("find", "@alice")
 
 
 @both
@@ -307,20 +249,11 @@ async def test_port_is_that_of_the_scheme_unless_the_url_has_one(
 
 
 @both
-@pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_connection_with_more_than_a_response_is_closed(kind: Kind, scheme: str) -> None:
-    authority = trustme.CA()
-    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(server_context)
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
+async def test_connection_with_more_than_a_response_is_closed(kind: Kind) -> None:
     stray = NOT_FOUND.replace(REQUEST_ID, b"earlier")
-    answers = found() + stray, found()
-    async with serving(*answers, tls=server_context if scheme == "https" else None) as server:
-        url = f"{scheme}://127.0.0.1:{server.port}"
-        async with calling(kind, url, ssl_context=context) as call:
-            for _ in range(3):
-                assert await call("find", "@alice") == ALICE
+    async with serving(found() + stray, found()) as server, calling(kind, server.address) as call:
+        for _ in range(3):
+            assert await call("find", "@alice") == ALICE
         assert len(server.connections) == 2
 
 
@@ -358,29 +291,18 @@ async def test_full_backlog_ends_with_the_deadline(kind: Kind) -> None:
                 await call("find", "@alice")
 
 
-@both
-async def test_redirect_is_not_followed(kind: Kind) -> None:
-    async with serving(http(307, b"", "Location: /x"), found()) as server:
-        async with calling(kind, server.address) as call:
-            with pytest.raises(Unexpected):
-                await call("find", "@alice")
-        assert len(server.requests) == 1
-
-
-@both
-async def test_heads_are_bounded(kind: Kind) -> None:
-    head = b"HTTP/1.1 404 Not Found\r\n" + b"".join(
-        b"X-%d: %1000d\r\n" % (i, i) for i in range(200)
-    )
-    async with serving(head + NOT_FOUND) as server, calling(kind, server.address) as call:
-        with pytest.raises(Unexpected):
-            await call("find", "@alice")
-
-
 async def test_interim_responses_are_bounded() -> None:
     flood = b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000
     async with serving(flood + NOT_FOUND) as server, calling("synchronous", server.address) as call:
         with pytest.raises(Unexpected):
+            await call("find", "@alice")
+
+
+async def test_time_that_is_over_before_a_step_is_a_timeout() -> None:
+    times = iter([0.0])
+    options = {"clock": lambda: next(times, 100.0)}
+    async with calling("synchronous", "http://127.0.0.1", **options) as call:
+        with pytest.raises(Undetermined, match="TimeoutError"):
             await call("find", "@alice")
 
 
@@ -398,7 +320,8 @@ async def test_pauses_follow_the_service_and_vary(kind: Kind) -> None:
     async with serving(*answers) as server, calling(kind, server.address, **options) as call:
         assert await call("find", "@alice") == ALICE
     assert pauses == [1.25, 0.25, 3.75]
-    assert len({header(each, "X-Request-ID") for each in server.requests}) == len(answers)
+    ids = [header(each, "X-Request-ID") or "" for each in server.requests]
+    assert ids == [f"{ids[0][:32]}-{number}" for number in (1, 2, 3, 4)]
 
 
 @both
@@ -414,20 +337,6 @@ async def test_pause_that_leaves_no_time_is_not_made(kind: Kind) -> None:
 
 
 @both
-async def test_error_of_the_application_is_its_own(kind: Kind) -> None:
-    def failing() -> str:
-        raise ValueError("of the tracer")
-
-    async with (
-        serving(found()) as server,
-        calling(kind, server.address, traceparent=failing) as call,
-    ):
-        with pytest.raises(ValueError, match="of the tracer"):
-            await call("find", "@alice")
-    assert server.requests == []
-
-
-@both
 async def test_host_is_that_of_the_url(kind: Kind) -> None:
     async with (
         serving(found()) as server,
@@ -436,13 +345,6 @@ async def test_host_is_that_of_the_url(kind: Kind) -> None:
         assert await call("find", "@alice") == ALICE
     assert server.targets == ["/base/api/v1/identify/url"]
     assert header(server.requests[0], "Host") == f"localhost:{server.port}"
-
-
-@both
-async def test_nothing_secret_is_in_texts_of_the_client(kind: Kind) -> None:
-    client = (Client if kind == "synchronous" else AsyncClient)("http://idv.example", "s3cret")
-    assert "s3cret" not in repr(client)
-    assert repr(ALICE) == str(ALICE) == "User(plan='Free')"
 
 
 async def test_client_of_another_event_loop_is_named() -> None:
@@ -469,3 +371,15 @@ async def test_date_is_that_of_the_last_response() -> None:
         with pytest.raises(Undetermined):
             await client.find("@alice")
         assert client.date == date
+
+
+def test_import_of_the_client_is_light() -> None:
+    script = (
+        "import sys; from tornado_idv.client import Client;"
+        "print([each for each in ('aiohttp', 'asyncio', 'click', 'msgspec', 'pluggy', 'pydantic',"
+        " 'tornado', 'yaml', 'yarl') if each in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from support.http.clients import ALICE, ECHO, KINDS, NOT_FOUND, UNAVAILABLE, Kind, error, found
 from support.http.scripted_server import Said, http, serving
-from support.processes.service import CARDS_ONLY_KEY, CONFIG, FIXTURE, KEY, serving_yaml
+from support.processes.service import CARDS_ONLY_KEY, CONFIG, FIXTURE, KEY
 from support.processes.service import serving as serving_config
 from tornado_idv.client import (
     AsyncClient,
@@ -26,6 +26,7 @@ from tornado_idv.client import (
     Undetermined,
     Unexpected,
 )
+from tornado_idv.service.service import Service as RunningService
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 GONE = {"status": "error", "code": "not_found", "message": "User not found"}
@@ -61,14 +62,13 @@ def batch(*records: object, degraded: object = False) -> bytes:
     return http(200, json.dumps(record).encode(), ECHO)
 
 
-async def test_any_number_of_identifiers_in_order(kind: Kind, tmp_path: Path) -> None:
+async def test_any_number_of_identifiers_in_order(kind: Kind, service: RunningService) -> None:
     identifiers = [f"@u{number}" for number in range(230)]
     identifiers[99] = identifiers[100] = identifiers[229] = "@alice"
     identifiers[7] = "https://profiles.example/m/alice"
     identifiers[8] = "bad"
-    with serving_yaml(tmp_path) as service:
-        results = await find_many(kind, service.url, (each for each in identifiers))
-        cards = await find_many(kind, service.url, ["4000123412341234", "00"], cards=True)
+    results = await find_many(kind, service.url, (each for each in identifiers))
+    cards = await find_many(kind, service.url, ["4000123412341234", "00"], cards=True)
     assert [each.identifier for each in results] == identifiers
     found_at = [place for place, each in enumerate(results) if each.user == ALICE]
     assert found_at == [7, 99, 100, 229]
@@ -78,10 +78,9 @@ async def test_any_number_of_identifiers_in_order(kind: Kind, tmp_path: Path) ->
     assert "alice" not in repr(results)
 
 
-async def test_key_without_the_scope(kind: Kind, tmp_path: Path) -> None:
-    with serving_yaml(tmp_path) as service:
-        results = await find_many(kind, service.url, ["@alice", "@bob"], CARDS_ONLY_KEY)
-        others = await find_many(kind, service.url, ["@alice"], "unknown")
+async def test_key_without_the_scope(kind: Kind, service: RunningService) -> None:
+    results = await find_many(kind, service.url, ["@alice", "@bob"], CARDS_ONLY_KEY)
+    others = await find_many(kind, service.url, ["@alice"], "unknown")
     assert kinds(results) == [MissingScope, MissingScope]
     assert kinds(others) == [InvalidKey]
     assert all(each.error and each.error.request_id for each in [*results, *others])
@@ -103,13 +102,16 @@ async def test_older_service_gets_single_lookups(kind: Kind) -> None:
     assert [each.degraded for each in results] == [None] * 3
 
 
-@pytest.mark.parametrize("length", [15_100, 20_000])
-async def test_identifier_that_is_too_long_is_invalid_alone(
-    kind: Kind, tmp_path: Path, length: int
+@pytest.mark.parametrize(
+    "invalid",
+    ["a" * 15_100, "a" * 20_000, "\ud800"],
+    ids=["longer than a request", "longer than the service reads", "no text"],
+)
+async def test_invalid_identifier_spoils_no_other(
+    kind: Kind, service: RunningService, invalid: str
 ) -> None:
     """The others are looked up in batches, which say whether the service is degraded."""
-    with serving_yaml(tmp_path) as service:
-        results = await find_many(kind, service.url, ["@alice", "a" * length, "@bob", "@alice"])
+    results = await find_many(kind, service.url, ["@alice", invalid, "@bob", "@alice"])
     assert kinds(results) == ["found", InvalidFormat, "gone", "found"]
     assert [each.degraded for each in results if not each.error] == [False] * 3
 
@@ -124,39 +126,9 @@ async def test_limit_of_the_service_below_a_batch_makes_it_smaller(
     config = f"{more}{CONFIG}  - {{name: u, kind: yaml, path: users.yaml}}\n"
     config = config.replace("server: {", f"server: {{{server}")
     with serving_config(config, tmp_path) as service:
-        results = await find_many(kind, service.url, ["@alice"] * 90)
-    assert kinds(results) == ["found"] * 90
+        results = await find_many(kind, service.url, ["@alice"] * 60)
+    assert kinds(results) == ["found"] * 60
     assert {each.degraded for each in results} == {False}
-
-
-async def test_item_that_is_not_text_spoils_no_other(kind: Kind, tmp_path: Path) -> None:
-    with serving_yaml(tmp_path) as service:
-        results = await find_many(kind, service.url, ["@alice", "\ud800", "@bob"])
-    assert kinds(results) == ["found", InvalidFormat, "gone"]
-
-
-async def test_iterator_is_left_early_and_error_of_the_source_is_raised(
-    kind: Kind, tmp_path: Path
-) -> None:
-    def identifiers() -> Iterator[str]:
-        yield from ["@alice"] * 100
-        raise OSError("the list ends here")
-
-    seen: list[Result] = []
-    with serving_yaml(tmp_path) as service:
-        if kind == "synchronous":
-            with Client(service.url, KEY) as client:
-                first = next(client.find_many(["@alice"] * 150))
-                assert client.find("@alice") == first.user == ALICE
-                with pytest.raises(OSError, match="ends here"):
-                    seen.extend(client.find_many(identifiers()))
-        else:
-            async with AsyncClient(service.url, KEY) as asynchronous:
-                first = await anext(asynchronous.find_many(["@alice"] * 150))
-                assert await asynchronous.find("@alice") == first.user == ALICE
-                with pytest.raises(OSError, match="ends here"):
-                    [seen.append(each) async for each in asynchronous.find_many(identifiers())]
-    assert len(seen) in {0, 100}
 
 
 @pytest.mark.parametrize(
@@ -164,16 +136,13 @@ async def test_iterator_is_left_early_and_error_of_the_source_is_raised(
     [
         (batch(USER, GONE), ["found", "gone"]),
         (batch(GONE, USER), ["gone", Unexpected]),  # another user than asked for
-        (batch(USER), [Unexpected, Unexpected]),
         (batch(USER, GONE, GONE), [Unexpected, Unexpected]),
         (batch(USER, {**GONE, "code": "backend_unavailable"}), ["found", Undetermined]),
-        (batch(USER, {**GONE, "code": "new_code"}), ["found", Undetermined]),
         (batch(USER, {**GONE, "status": "ok"}), ["found", Unexpected]),
         (batch(USER, {"code": "not_found"}), ["found", Unexpected]),
         (batch(USER, None), ["found", Unexpected]),
         (found(), [Unexpected, Unexpected]),
         (NOT_FOUND, [Unexpected, Unexpected]),  # of a single lookup
-        (http(404, b"<p>Not found</p>"), [Unexpected, Unexpected]),
         (error(401, "token_invalid_or_expired"), [InvalidKey, InvalidKey]),
         (error(500, "internal"), [Undetermined, Undetermined]),
         (batch(USER, GONE)[:-20], [Unexpected, Unexpected]),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from support.databases.ldap_server import OPTIONS, require
 from support.fakes.clock_and_backends import LoopClock
 from support.http.http_server import until
-from tornado_idv import Broken, LookupFailed, Unavailable
+from tornado_idv import Broken, ByNickname, LookupFailed, Unavailable
 
 require()
 
@@ -77,47 +79,31 @@ async def find(connection: BoundConnection) -> Any:
     return await connection.search("(uid=alice)", ["uid"])
 
 
-class Connected:
-    """A connection, and its handle."""
+@contextmanager
+def connected(**changed: object) -> Iterator[tuple[BoundConnection, Handle]]:
+    handle = Handle()
+    connection = BoundConnection(handle, {}, LdapOptions.model_validate({**GIVEN, **changed}))
+    yield connection, handle
+    connection.lose(Broken("the test is over"))
 
-    def __init__(self, **changed: object) -> None:
-        self.handle = Handle()
-        options = LdapOptions.model_validate({**GIVEN, **changed})
-        self.connection = BoundConnection(self.handle, {}, options)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.connection.lose(Broken("the test is over"))
-
-    async def begin(self) -> asyncio.Task[Any]:
-        """Send a search, which waits for its result."""
-        task = asyncio.create_task(find(self.connection))
-        await asyncio.sleep(0)
-        return task
-
-    def receive_found(self, *found: Any) -> None:
-        """Let the result of the last search arrive."""
-        self.handle.results.append((self.handle.sent, list(found)))
-        self.connection._on_readable()
-
-    def receive(self, *numbers: int) -> None:
-        """Let the results of these searches arrive at once."""
-        self.handle.results += [(number, [ENTRY]) for number in numbers]
-        self.connection._on_readable()
+async def begin(connection: BoundConnection) -> asyncio.Task[Any]:
+    """Send a search, which waits for its result."""
+    task = asyncio.create_task(find(connection))
+    await asyncio.sleep(0)
+    return task
 
 
 async def test_filter_that_is_not_valid_leaves_the_connection() -> None:
-    with Connected() as connected:
-        connected.handle.error = ldap.FILTER_ERROR()
+    with connected() as (connection, handle):
+        handle.error = ldap.FILTER_ERROR()
         with pytest.raises(Broken, match="the filter is not valid"):
-            await (await connected.begin())
-        assert not connected.handle.is_closed
-        connected.handle.error = ldap.SERVER_DOWN()
+            await find(connection)
+        assert not handle.is_closed
+        handle.error = ldap.SERVER_DOWN()
         with pytest.raises(LookupFailed, match="the connection was lost"):
-            await (await connected.begin())
-        assert connected.handle.is_closed
+            await find(connection)
+        assert handle.is_closed
 
 
 @pytest.mark.parametrize("responds", [True, False])
@@ -125,49 +111,54 @@ async def test_search_that_is_cancelled_is_abandoned_if_the_server_responds_at_a
     *, responds: bool
 ) -> None:
     """Otherwise the connection is."""
-    with Connected() as connected:
-        slow, other = await connected.begin(), await connected.begin()
+    with connected() as (connection, handle):
+        slow, other = await begin(connection), await begin(connection)
         if responds:
-            connected.receive(2)
+            handle.results = [(2, [ENTRY])]
+            connection._on_readable()
             assert await other == [ENTRY[1]]
         slow.cancel()
         await asyncio.wait([slow, other], timeout=5)
-        assert connected.handle.abandoned == [1] * responds
-        assert connected.handle.is_closed is not responds
+        assert handle.abandoned == [1] * responds
+        assert handle.is_closed is not responds
         assert (other.exception() is None) is responds
 
 
 async def test_result_of_a_search_that_was_just_cancelled_delays_no_other() -> None:
-    with Connected() as connected:
-        slow, other = await connected.begin(), await connected.begin()
+    with connected() as (connection, handle):
+        slow, other = await begin(connection), await begin(connection)
         slow.cancel()
-        connected.receive(1, 2)
+        handle.results = [(1, [ENTRY]), (2, [ENTRY])]
+        connection._on_readable()
         assert await other == [ENTRY[1]]
         assert slow.cancelled()
 
 
-async def test_continuation_references_are_no_entries() -> None:
-    with Connected() as connected:
-        search = await connected.begin()
-        connected.receive_found((None, ["ldap://b"]), ENTRY, (None, ["ldap://c"]))
-        assert await search == [ENTRY[1]]
-        search = await connected.begin()
-        connected.receive_found((None, ["ldap://b"]))
-        assert await search == []
+REFERENCE = (None, ["ldap://b"])
 
 
-async def test_search_that_finds_only_references_can_fail() -> None:
-    """That says nothing of the server, and must not open the circuit breaker."""
-    with Connected(references="fail") as connected:
-        search = await connected.begin()
-        connected.receive_found((None, ["ldap://b"]))
-        with pytest.raises(Unavailable, match="on other servers") as caught:
-            await search
-        assert not caught.value.counts_against_breaker
-        for found in ([], [ENTRY], [(None, ["ldap://b"]), ENTRY]):
-            search = await connected.begin()
-            connected.receive_found(*found)
-            assert await search == [ENTRY[1]] * (ENTRY in found)
+@pytest.mark.parametrize(
+    ("references", "found", "expected"),
+    [
+        ("ignore", [REFERENCE, ENTRY, REFERENCE], [ENTRY[1]]),
+        ("ignore", [REFERENCE], []),
+        ("fail", [REFERENCE, ENTRY], [ENTRY[1]]),
+        ("fail", [REFERENCE], None),
+        ("fail", [], []),
+    ],
+)
+async def test_references_are_no_entries(references: str, found: Any, expected: Any) -> None:
+    """The failure says nothing of the server, and must not open the circuit breaker."""
+    with connected(references=references) as (connection, handle):
+        search = await begin(connection)
+        handle.results = [(1, found)]
+        connection._on_readable()
+        if expected is None:
+            with pytest.raises(Unavailable, match="on other servers") as caught:
+                await search
+            assert not caught.value.counts_against_breaker
+        else:
+            assert await search == expected
 
 
 class Servers:
@@ -204,25 +195,20 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     return servers
 
 
-async def test_problem_names_all_servers_while_none_responds(servers: Servers) -> None:
-    """Lookups fail at once then, which says nothing of the next one."""
+async def test_outage_of_all_servers_and_its_end(servers: Servers) -> None:
+    """Lookups fail at once meanwhile, which says nothing of the next one."""
     servers.errors = {FIRST: ldap.BUSY(), SECOND: ldap.SERVER_DOWN()}
-    opened = servers.pool()
-    await opened.open()
-    unreachable = "the server cannot be reached, or the connection was lost"
-    assert opened.problem == f"{FIRST}: the server is busy; {SECOND}: {unreachable}"
-    with pytest.raises(LookupFailed) as caught:
-        await opened.search(find)
-    assert caught.value.reason == opened.problem
-    assert not caught.value.counts_against_breaker
-    await opened.close()
-
-
-async def test_backend_is_available_as_soon_as_a_server_is_back(servers: Servers) -> None:
-    servers.errors = {FIRST: ldap.SERVER_DOWN(), SECOND: ldap.SERVER_DOWN()}
     backend = LdapBackend(LdapOptions.model_validate(GIVEN))
     backend.on_available(lambda _: servers.count_available())
     await backend.open()
+    unreachable = "the server cannot be reached, or the connection was lost"
+    assert backend.problem == f"{FIRST}: the server is busy; {SECOND}: {unreachable}"
+    with pytest.raises(LookupFailed) as caught:
+        await backend.find(ByNickname("alice"))
+    assert caught.value.reason == backend.problem
+    assert not caught.value.counts_against_breaker
+    servers.errors[FIRST] = RuntimeError()  # as where no thread can be started for a while
+    await until(lambda: backend.problem == "connecting failed with RuntimeError")
     assert servers.times_available == 0
     servers.errors.clear()
     await until(lambda: backend.problem is None)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -109,14 +107,6 @@ async def test_replica_that_is_being_loaded_says_of_no_user_that_he_is_missing(
         assert await outcome(backend, ByNickname("carol")) == "not found"
 
 
-async def test_next_server_is_used_while_the_first_is_being_loaded(make: START) -> None:
-    provider = make(ALICE, BOB, **PROVIDER)
-    away = make(starts=False)
-    replica = make(ALICE, **replica_of(away, offers=True))
-    async with open_backends([backend_of(replica, provider)]) as (backend,):
-        assert await outcome(backend, ByNickname("bob")) == "found"
-
-
 @pytest.mark.parametrize(
     ("access", "options"),
     [
@@ -163,8 +153,11 @@ class HangingOnce(Relay):
             await super().serve(reader, writer)
 
 
-async def test_handshake_that_hangs_does_not_block_the_next_attempt(make: START) -> None:
+async def test_handshake_that_hangs_does_not_block_the_next_attempt(
+    make: START, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first connection is a handshake of ours, and that of libldap may hang."""
+    monkeypatch.setattr(pool, "_STEPS", 3)
     server = make(ALICE, options="require authc")
     tls = {"ca_file": f"{server.folder}/ca.pem"}
     async with relaying(server.tls_port, HangingOnce) as relay:
@@ -203,23 +196,19 @@ async def test_bind_that_hangs_stops_no_other_thread(make: START) -> None:
     folder = make(ALICE, starts=False).folder
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(folder / "server.pem", folder / "server.key")
-    loop, received = asyncio.get_running_loop(), asyncio.Event()
-    connections: list[ssl.SSLSocket] = []
+    received, writers = asyncio.Event(), list[asyncio.StreamWriter]()
 
-    def serve(listener: socket.socket) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Respond to no request."""
-        with suppress(OSError):
-            while True:
-                connection = context.wrap_socket(listener.accept()[0], server_side=True)
-                connections.append(connection)
-                while request := connection.recv(4096):
-                    if b"EXTERNAL" in request:
-                        loop.call_soon_threadsafe(received.set)
+        writers.append(writer)
+        with suppress(ConnectionError):
+            while request := await reader.read(4096):
+                if b"EXTERNAL" in request:
+                    received.set()
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=serve, args=[listener], daemon=True).start()
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as listener:
         backend = backend_of(
-            uris=[f"ldaps://127.0.0.1:{listener.getsockname()[1]}"],
+            uris=[f"ldaps://127.0.0.1:{listener.sockets[0].getsockname()[1]}"],
             tls={"ca_file": f"{folder}/ca.pem"},
             bind={"sasl": "external"},
             connect_timeout="3s",
@@ -230,9 +219,8 @@ async def test_bind_that_hangs_stops_no_other_thread(make: START) -> None:
         assert not opening.done()
         opening.cancel()
         await asyncio.wait([opening])
-        listener.shutdown(socket.SHUT_RDWR)
-    for each in connections:
-        each.close()
+        for each in writers:
+            each.transport.abort()
 
 
 def reference(port: int) -> str:
@@ -243,19 +231,12 @@ def reference(port: int) -> str:
 
 
 async def test_references_to_other_servers_are_neither_entries_nor_followed(make: START) -> None:
-    accepted: list[socket.socket] = []
-    with socket.create_server(("127.0.0.1", 0)) as other:
-
-        def accept() -> None:
-            with suppress(OSError):
-                accepted.append(other.accept()[0])
-                accepted[0].close()
-
-        threading.Thread(target=accept, daemon=True).start()
-        server = make(ALICE, reference(other.getsockname()[1]))
-        backend = backend_of(server, timeout="1s")
-        async with open_backends([backend]):
+    accepted: list[object] = []
+    async with await asyncio.start_server(
+        lambda *connection: accepted.append(connection), "127.0.0.1", 0
+    ) as other:
+        server = make(ALICE, reference(other.sockets[0].getsockname()[1]))
+        async with open_backends([backend_of(server, timeout="1s")]) as (backend,):
             assert await outcome(backend, ByNickname("alice")) == "found"
             assert await outcome(backend, ByNickname("bob")) == "not found"
-        other.shutdown(socket.SHUT_RDWR)
     assert not accepted

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from idv_redis.backend import RedisBackend
 from support.databases.redis_cluster import RedisCluster, running_cluster
 from support.databases.redis_server import RedisServer, commands_of, running_server
 from support.fakes.outcomes import outcome
-from support.processes.service import CONFIG, Client, serving
-from tornado_idv import ByCard, ByNickname, StartError, User
+from tornado_idv import ByCard, ByNickname, Query, StartError, User
 from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
 
@@ -40,13 +38,6 @@ def cluster() -> Iterator[RedisCluster]:
 def users(cluster: RedisCluster) -> None:
     """Each test begins with these users."""
     cluster.load(*USERS)
-
-
-@pytest.fixture
-def kept_slot(cluster: RedisCluster) -> Iterator[None]:
-    """A test may give the slot to other nodes, and fail then."""
-    with cluster.kept_slot("user:user0"):
-        yield
 
 
 def backend_of(cluster: RedisCluster, **options: Any) -> RedisBackend:
@@ -80,51 +71,39 @@ def layout_reads(cluster: RedisCluster, without: RedisServer) -> int:
     return sum(map(int, re.findall(rb"cmdstat_cluster\|slots:calls=(\d+)", stats)))
 
 
-def test_the_users_of_a_node_without_its_data_are_answered_503_and_never_404(
-    cluster: RedisCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What other nodes have is answered as always, and without delay."""
+async def test_the_users_of_a_node_without_its_data_are_unavailable(cluster: RedisCluster) -> None:
+    """What other nodes have is found as always, and without delay."""
     lost = cluster.nodes[1]
-    limits = "cache: {ttl: 0s, negative_ttl: 0s, failure_memo: 0s, stale_if_error: 0s}\n"
-    backend = (
-        f"  - {{name: members, kind: redis, cluster: true, timeout: 5s, url: '{cluster.url}'}}\n"
-    )
-    names = [user.nickname for user in USERS] + [query.nickname for query in STRANGERS]
-    with serving(limits + CONFIG + backend, tmp_path) as service:
-        client = Client(service.port)
+    queries = [*(ByNickname(user.nickname) for user in USERS), *STRANGERS]
+    right = ["found"] * len(USERS) + ["not found"] * len(STRANGERS)
+    is_lost = [cluster.of(f"user:{query.nickname}") is lost for query in queries]
+    without = [
+        "unavailable" if lost else result for lost, result in zip(is_lost, right, strict=True)
+    ]
+    async with open_backends([backend_of(cluster)]) as (backend,):
 
-        def statuses(names: Sequence[str] = names) -> list[int]:
-            return [client.by_input(f"@{name}").status for name in names]
+        async def results(*queries: Query) -> list[str]:
+            return [(await outcome(backend, query)).partition(":")[0] for query in queries]
 
-        right = [200] * len(USERS) + [404] * len(STRANGERS)
-        without = [
-            503 if cluster.of(f"user:{name}") is lost else status
-            for name, status in zip(names, right, strict=True)
-        ]
-        assert {200, 404, 503} == {*without}
-        assert statuses() == right
+        assert await results(*queries) == right
         lost.stop()
-        assert statuses() == without
-        lost_name = next(name for name in names if cluster.of(f"user:{name}") is lost)
+        assert await results(*queries) == without
         before = layout_reads(cluster, lost)
-        assert {*statuses([lost_name] * 50)} == {503}
+        assert {*await results(*[queries[is_lost.index(True)]] * 50)} == {"unavailable"}
         assert layout_reads(cluster, lost) - before < 10  # not after each failure
         cluster.restart(lost)
-        assert statuses() == without
+        assert await results(*queries) == without
         orphan = next(
-            user.card_number
+            ByCard(user.card_number)
             for user in USERS
             if cluster.of(f"user:{user.nickname}") is lost
             and cluster.of(f"card:{user.card_number}") is not lost
         )
-        assert client.by_card(orphan).status == 503
-        assert "names a user with another card number" not in caplog.text
+        assert await results(orphan) == ["unavailable"]  # its record is not wrong
         cluster.load(*USERS)
-        unmarked = statuses()
-        assert unmarked[: len(USERS)] == right[: len(USERS)]
-        assert unmarked[len(USERS) :] == without[len(USERS) :]
+        assert await results(*queries) == right[: len(USERS)] + without[len(USERS) :]
         cluster.mark(lost)
-        assert statuses() == right
+        assert await results(*queries) == right
 
 
 async def test_a_node_that_hangs_is_noticed_within_the_timeout(cluster: RedisCluster) -> None:
@@ -140,83 +119,48 @@ async def test_a_node_that_hangs_is_noticed_within_the_timeout(cluster: RedisClu
             node.resume()
 
 
-@pytest.mark.usefixtures("kept_slot")
-async def test_a_slot_that_was_given_to_another_node_without_its_keys_is_unavailable(
-    cluster: RedisCluster,
-) -> None:
-    """As by ``redis-cli --cluster fix``: the node was not restarted, and never had the keys."""
-    new = cluster.of("user:user1")
-    async with open_backends([backend_of(cluster)]) as (backend,):
-        assert await outcome(backend, ByNickname("user0")) == "found"
-        cluster.assign("user:user0", new)
-        lost = await outcome(backend, ByNickname("user0"))
-        missing = "the key ready:{…} is missing"
-        assert lost.startswith(f"unavailable: node 127.0.0.1:{new.port}: {missing}")
-        assert await outcome(backend, ByNickname("user1")) == "found"
-
-
-@pytest.mark.usefixtures("kept_slot")
 async def test_users_are_found_while_their_slot_is_moved(cluster: RedisCluster) -> None:
     """While some keys are on one node and some on another, none is "not found"."""
-    old, new = cluster.of("user:user0"), cluster.of("user:user1")
+    old, new, third = (cluster.of(f"user:user{each}") for each in (0, 1, 2))
     stranger = ByNickname("x{user:user0}")  # in the same slot
-    async with open_backends([backend_of(cluster)]) as (backend,):
-        assert await outcome(backend, stranger) == "not found"
-        new.run("CLUSTER", "SETSLOT", SLOT, "IMPORTING", cluster.id_of(old))
-        old.run("CLUSTER", "SETSLOT", SLOT, "MIGRATING", cluster.id_of(new))
-        assert await outcome(backend, ByNickname("user0")) == "found"
-        marker, user = sorted(cluster.keys_beside("user:user0"))
-        for key in (user, marker):
-            old.run("MIGRATE", "127.0.0.1", str(new.port), key, "0", "1000")
-            assert await outcome(backend, ByNickname("user0")) == "found"
-            assert await outcome(backend, stranger) == MOVING
-        cluster.assign("user:user0", new)
-        assert await outcome(backend, ByNickname("user0")) == "found"
-        assert "slot move" in await outcome(backend, stranger)
-        cluster.mark(new)
-        assert await outcome(backend, stranger) == "not found"
-
-
-async def test_a_marker_of_another_run_of_the_node_does_not_count(cluster: RedisCluster) -> None:
-    """As in a snapshot, or on a replica that is promoted; any other value counts where it is."""
-    node = cluster.of("user:user0")
-    (marker,) = (each for each in cluster.keys_beside("user:user0") if each.startswith("ready:"))
-    stranger = ByNickname("x{user:user0}")
-    try:
+    with cluster.kept_slot("user:user0"):
         async with open_backends([backend_of(cluster)]) as (backend,):
             assert await outcome(backend, stranger) == "not found"
-            node.run("SET", marker, "1")
-            assert await outcome(backend, stranger) == "not found"
-            node.run("SET", marker, "0" * 40)
-            assert "is older than the last restart" in await outcome(backend, stranger)
+            new.run("CLUSTER", "SETSLOT", SLOT, "IMPORTING", cluster.id_of(old))
+            old.run("CLUSTER", "SETSLOT", SLOT, "MIGRATING", cluster.id_of(new))
             assert await outcome(backend, ByNickname("user0")) == "found"
-            cluster.mark(node)
+            marker, user = sorted(cluster.keys_beside("user:user0"))
+            for key in (user, marker):
+                old.run("MIGRATE", "127.0.0.1", str(new.port), key, "0", "1000")
+                assert await outcome(backend, ByNickname("user0")) == "found"
+                assert await outcome(backend, stranger) == MOVING
+            cluster.assign("user:user0", new)
+            assert await outcome(backend, ByNickname("user0")) == "found"
+            assert "slot move" in await outcome(backend, stranger)
+            cluster.mark(new)
             assert await outcome(backend, stranger) == "not found"
-            cluster.mark(node, command="DEL")
-            assert "is missing, so not all users are" in await outcome(backend, stranger)
-    finally:
-        cluster.mark(node)
+            # As by ``redis-cli --cluster fix``: this node never had the keys.
+            cluster.assign("user:user0", third)
+            lost = await outcome(backend, ByNickname("user0"))
+            missing = "the key ready:{…} is missing"
+            assert lost.startswith(f"unavailable: node 127.0.0.1:{third.port}: {missing}")
+            assert await outcome(backend, ByNickname("user1")) == "found"
 
 
-@pytest.mark.parametrize("value", ["1", "run_id"])
-async def test_a_marker_from_before_a_promotion_does_not_count(value: str) -> None:
-    """The replica lacks the last user; so does the first primary, if it is promoted again."""
-    late = ByNickname("late{user:user0}")
-    with running_cluster() as cluster, cluster.replica(cluster.of("user:user0")) as second:
-        cluster.mark()
-        first, (marker,) = cluster.of("user:user0"), cluster.keys_beside("user:user0")
-        first.run("SET", marker, first.run_id if value == "run_id" else value)
-        turns = [first, second, first] if value == "run_id" else [first, second]
+async def test_a_marker_from_before_a_promotion_does_not_count(cluster: RedisCluster) -> None:
+    """The first primary lacks the last user when it is promoted again."""
+    first, late = cluster.of("user:user0"), ByNickname("late{user:user0}")
+    with cluster.replica(first) as second:
         async with open_backends([backend_of(cluster)]) as (backend,):
-            for old, new in pairwise(turns):
-                new.wait_for(b"master_link_status:up", "INFO", "replication")
-                if new is turns[-1]:
-                    old.run("ACL", "SETUSER", "default", "-psync", "-sync")
-                    old.run("CLIENT", "KILL", "TYPE", "replica")
-                    old.run(*commands_of(User("Free", "77", late.nickname))[0])
-                    assert await outcome(backend, late) == "found"
-                new.run("CLUSTER", "FAILOVER", "TAKEOVER")
-                old.wait_for(b"role:slave", "INFO", "replication")
+            second.wait_for(b"master_link_status:up", "INFO", "replication")
+            second.run("CLUSTER", "FAILOVER", "TAKEOVER")
+            first.wait_for(b"master_link_status:up", "INFO", "replication")
+            second.run("ACL", "SETUSER", "default", "-psync", "-sync")
+            second.run("CLIENT", "KILL", "TYPE", "replica")
+            second.run(*commands_of(User("Free", "77", late.nickname))[0])
+            assert await outcome(backend, late) == "found"
+            first.run("CLUSTER", "FAILOVER", "TAKEOVER")
+            second.wait_for(b"role:slave", "INFO", "replication")
             assert "is older than the last restart, failover" in await outcome(backend, late)
 
 
@@ -230,48 +174,21 @@ async def test_a_node_that_may_evict_users_stops_the_start(cluster: RedisCluster
         node.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
-async def test_unknown_users_of_a_node_that_evicted_keys_are_unavailable(
-    cluster: RedisCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An evicted marker is enough; but keys may be evicted while the marker is kept."""
-    node = cluster.of("user:user0")
-    async with open_backends([backend_of(cluster)]) as (backend,):
-        node.run("CONFIG", "SET", "maxmemory-policy", "volatile-lru", "maxmemory", "1")
-        node.run("PEXPIRE", "user:user0", "600000")
-        assert node.run("SET", "{user:user0}", "b").startswith(b"-OOM")
-        node.run("CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "0")
-        lost = await outcome(backend, ByNickname("user0"))
-        assert "the server has evicted keys, and users may be among them" in lost
-        async with open_backends([backend_of(cluster)]):
-            assert f"node 127.0.0.1:{node.port}: the server has evicted keys" in caplog.text
-        node.run("CONFIG", "RESETSTAT")
-        assert await outcome(backend, ByNickname("user0")) == "not found"
-
-
-async def test_a_user_who_is_loaded_during_a_lookup_is_found_or_unavailable(
+async def test_a_user_who_is_loaded_during_a_lookup_is_found(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The user was not there before the script, which finds the key."""
     async with open_backends([backend_of(cluster)]) as (backend,):
         assert isinstance(backend, RedisBackend)
         execute = backend._client.execute
-        late = User("Free", "4000", "late")
 
         async def load(*command: str | bytes | int) -> Any:
             if command[0] == "EVAL":
-                cluster.load(late)
-            reply = await execute(*command)
-            if command[0] == "EVAL" and removed:
-                cluster.load()
-            return reply
+                cluster.load(User("Free", "4000", "late"))
+            return await execute(*command)
 
         monkeypatch.setattr(backend._client, "execute", load)
-        removed = False
         assert await outcome(backend, ByNickname("late")) == "found"
-        cluster.load()
-        removed = True
-        changed = await outcome(backend, ByNickname("late"))
-        assert changed == "unavailable: the user was changed during the lookup"
 
 
 async def test_a_server_that_is_no_node_is_unavailable(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from idv_redis.shared_cache import RedisSharedCache, Sealer
-from support.databases.redis_replicas import replicas
+from idv_redis.options import RedisCacheOptions
+from idv_redis.shared_cache import RedisSharedCache
+from support.databases.redis_replicas import SECRET, replicas
 from support.databases.redis_server import RedisServer, running_server
 from support.fakes.directories import ALICE, QUERY, counts
 from support.http.http_server import until
@@ -85,18 +85,31 @@ async def test_a_connection_that_is_lost_is_made_again_at_once(
         await until(lambda: second.directory.get_cached(QUERY) is None)
 
 
-async def test_a_message_after_one_that_was_lost_purges_everything(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+SAME, OTHER = b"e" * 56, b"f" * 56
+
+
+@pytest.mark.parametrize(
+    ("known", "epoch", "generation", "is_of_user"),
+    [
+        ((SAME, 5), SAME, 6, True),
+        ((SAME, 5), SAME, 7, False),
+        ((SAME, 5), SAME, 5, False),
+        ((SAME, 5), OTHER, 6, False),
+        (None, SAME, 1, False),
+    ],
+    ids=["next", "one was lost", "repeated or invented", "marks were lost", "first"],
+)
+async def test_a_message_that_does_not_follow_the_last_purges_everything(
+    known: tuple[bytes, int] | None, epoch: bytes, generation: int, *, is_of_user: bool
 ) -> None:
-    monkeypatch.setattr(RedisSharedCache, "interval", 60.0)  # no comparison meanwhile
-    async with replicas(server) as (first, second):
-        await second.find()
-        channel, first.cache._channel = first.cache._channel, "another"
-        await first.cache.purge(Purge(queries=(QUERY,)))
-        first.cache._channel = channel
-        await first.cache.purge(Purge(queries=(BOB,)))
-        await second.wait_for(Purge())
-        assert second.directory.get_cached(QUERY) is None
+    given = {"kind": "redis", "url": "redis://h", "secret": SECRET, "timeout": "1s"}
+    cache = RedisSharedCache(RedisCacheOptions.model_validate(given))
+    cache._known, purges, purge = known, list[Purge](), Purge(queries=(BOB,))
+    cache.on_purge(purges.append)
+    await cache._receive(b"%b %d %b" % (epoch, generation, cache._message(purge)))
+    assert purges == [purge if is_of_user else Purge()]
+    await cache._receive(b"%b %d %b" % (epoch, generation + 1, cache._message(purge)))
+    assert purges[1:] == [purge]
 
 
 async def test_a_reconnection_during_which_nothing_was_purged_keeps_what_is_cached(
@@ -128,31 +141,6 @@ async def test_another_primary_purges_everything_everywhere(server: RedisServer)
         await until(lambda: first.cache._primary == "old:1")
         first.cache._client.primary = "new:1"
         await second.wait_for(Purge())
-
-
-async def test_a_replica_that_takes_over_without_the_last_purge_has_no_valid_entry(
-    server: RedisServer,
-) -> None:
-    """It is promoted with the entry of before."""
-    with running_server() as successor:
-        successor.run("REPLICAOF", "127.0.0.1", str(server.port))
-        successor.wait_for(b"master_link_status:up", "INFO", "replication")
-        async with replicas(server) as (first, second):
-            await first.find()
-            successor.wait_for(b":1\r\n", "EXISTS", first.cache._key("", QUERY))
-            successor.run("REPLICAOF", "NO", "ONE")
-            first.directory.purge(Purge(queries=(QUERY,)))
-            assert await first.tier.wait_until_purged()
-            for each in (first, second):
-                await each.cache._client.close()
-                each.cache._client._url = ""
-                each.cache._client._server = each.cache.options.model_copy(
-                    update={"url": type(each.cache.options.url)(successor.url)}
-                )
-                each.backend.source.answer = User("Pro", "4000", "alice")
-            server.run("CLIENT", "KILL", "TYPE", "pubsub")
-            assert [await each.find_shared() for each in (second, first)] == ["Pro", "Pro"]
-            assert counts([second.backend]) == [1]
 
 
 async def test_a_server_that_restarts_from_an_older_file_has_no_valid_entry(tmp_path: Path) -> None:
@@ -195,21 +183,6 @@ async def test_marks_are_bounded(server: RedisServer, monkeypatch: pytest.Monkey
             length = int(server.run("HLEN", first.cache._marks).strip(b":\r\n"))
             assert length <= 21
         assert (await second.cache.get("", QUERY)).answer is None
-
-
-async def test_a_message_that_is_repeated_purges_everything(server: RedisServer) -> None:
-    """As one with an invented generation: what follows it is not known."""
-    async with replicas(server) as (first, _):
-        purge = Purge(queries=(BOB,))
-        message = Sealer(first.cache.options.secret).seal("idv:purges", ["", [], [[False, "bob"]]])
-        await first.cache.purge(purge)
-        await first.wait_for(purge)
-        await first.find()
-        epoch = re.search(rb"[0-9a-f]{56}", server.run("HGET", first.cache._marks, "epoch"))
-        assert epoch is not None
-        server.run("PUBLISH", "idv:purges", epoch[0] + b" 1 " + message)
-        await first.wait_for(Purge())
-        assert first.directory.get_cached(QUERY) is None
 
 
 async def test_purges_are_received_again_after_marks_that_cannot_be(

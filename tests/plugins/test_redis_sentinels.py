@@ -1,135 +1,199 @@
-"""A failover is followed while the primary of before still responds."""
+"""Which server is taken for the primary, by what Sentinels respond."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import time
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from idv_redis import client as client_module
 from idv_redis.backend import RedisBackend
-from support.databases.redis_sentinels import Watched, until_true, watched
-from support.databases.redis_server import ALICE, BOB, RedisServer, running_sentinel
+from idv_redis.client import Client
+from idv_redis.options import RedisServer
+from support.databases.redis_partitions import SERVICE, running_group
+from support.databases.redis_server import ALICE
 from support.fakes.outcomes import outcome
-from tornado_idv import ByNickname, User
+from support.http.http_server import until
+from tornado_idv import Unavailable
 from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
 
-pytestmark = pytest.mark.slow
+Said = tuple[int, str] | None
+"""The epoch and the address that a Sentinel responds, ``None`` if it cannot be reached."""
+HANGS = -1
+OLD, NEW, OTHER = "10.0.0.1", "10.0.0.2", "10.0.0.3"
+NAMED = f"name a primary of members; the current primary is {OLD}:6379"
 
-UNREACHED = "unavailable: the server cannot be reached, or closed the connection"
-CAROL = User("Free", "77", "carol")
+
+class Played:
+    """Two Sentinels, and servers that wait for ``gate``; ``connected`` are their URLs."""
+
+    def __init__(self) -> None:
+        self.said: list[Said] = []
+        self.asked = 0
+        self.connected: list[str] = []
+        self.gate = asyncio.Event()
+
+    def from_url(self, url: str, **_: Any) -> PlayedServer:
+        server = PlayedServer(self, int(url[-1]) if url.startswith("redis://s") else None)
+        if server.place is None:
+            self.connected.append(url)
+        return server
+
+    async def say(self, *said: Said) -> None:
+        """Let the Sentinels respond so, and wait until that was read."""
+        self.said, self.asked = [*said], 0
+        await until(lambda: self.asked > 2 * len(said))
+
+
+class PlayedServer:
+    """The Sentinel in a ``place``, or else a server."""
+
+    def __init__(self, played: Played, place: int | None) -> None:
+        self.played, self.place = played, place
+
+    async def sentinel_master(self, _: str) -> dict[str, Any]:
+        self.played.asked += 1
+        said = self.played.said[self.place or 0]
+        if said is None:
+            raise ConnectionError
+        if said[0] == HANGS:
+            await asyncio.Event().wait()
+        return {"config-epoch": said[0], "ip": said[1], "port": 6379}
+
+    async def execute_command(self, *_: str) -> str:
+        await self.played.gate.wait()
+        return "PONG"
+
+    def set_response_callback(self, *_: object) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+    played = Played()
+    monkeypatch.setattr(client_module, "Redis", played)
+    monkeypatch.setattr(client_module, "_INTERVAL", 0.0)
+    monkeypatch.setattr(client_module, "_PATIENCE", 0.01)
+    return played
 
 
 @asynccontextmanager
-async def opened(group: Watched, folder: Path, **options: Any) -> AsyncIterator[RedisBackend]:
-    backend = make_backend(RedisBackend, folder, **{**group.options, "timeout": "5s", **options})
-    async with open_backends([backend]) as (each,):
-        assert isinstance(each, RedisBackend)
-        yield each
+async def following(played: Played, *said: Said, url: str = "redis://h") -> AsyncIterator[Client]:
+    """Yield a client that has run a command."""
+    played.said = [*said]
+    played.gate.set()
+    options = {"url": url, "sentinels": ["redis://s/0", "redis://s/1"], "service": "members"}
+    client = Client(RedisServer.model_validate(options), timeout=5.0)
+    try:
+        await client.execute("PING")
+        yield client
+    finally:
+        await client.close()
 
 
-async def is_right(backend: RedisBackend) -> bool:
-    """Return whether carol is found, who was added on the new primary, and bob is not."""
-    ended = [await outcome(backend, ByNickname(name)) for name in ("carol", "bob")]
-    return ended == ["found", "not found"]
+FOLLOWED: dict[str, tuple[list[tuple[Said, Said]], str]] = {
+    "later failover": ([((1, OLD), (2, NEW))], NEW),
+    "of the first": ([((2, NEW), (1, OLD))], NEW),
+    "one responds": ([(None, (1, OLD))], OLD),
+    "one hangs": ([((HANGS, OLD), (1, NEW))], NEW),
+    "failover": ([((1, OLD), (1, OLD)), ((2, NEW), (1, OLD))], NEW),
+    "only one that was cut off": ([((2, NEW), (2, NEW)), ((1, OLD), None)], NEW),
+    "no response": ([((2, NEW), (2, NEW)), (None, None)], NEW),
+    "two names for one failover": ([((2, NEW), (2, NEW)), ((2, NEW), (2, OTHER))], NEW),
+    "is being removed": ([((5, OLD), (5, OLD)), ((0, NEW), (5, OLD))], OLD),
+    "was added again": ([((5, OLD), (5, OLD)), ((0, NEW), (0, NEW))], NEW),
+    "failover after that": ([((5, OLD), (5, OLD)), ((0, NEW), (1, OTHER))], OTHER),
+}
 
 
-def change(server: RedisServer) -> None:
-    server.run("DEL", "user:bob", f"card:{BOB.card_number}")
-    server.add(CAROL)
-    server.run("SET", "ready", server.run_id)
-
-
-async def test_of_two_primaries_the_one_that_most_sentinels_name_is_asked(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("rounds", "primary"), FOLLOWED.values(), ids=FOLLOWED)
+async def test_primary_is_that_of_the_last_failover(
+    played: Played, rounds: list[Iterable[Said]], primary: str
 ) -> None:
-    """Also by a process that connects later, and where another Sentinel hangs or was cut off."""
+    async with following(played, *rounds[0]) as client:
+        for said in rounds:
+            await played.say(*said)
+        assert client.primary == f"{primary}:6379"
+        await client.execute("PING")
+    assert played.connected[-1] == f"redis://{primary}:6379"
+
+
+async def test_reply_of_a_server_that_is_the_primary_no_more_does_not_count(played: Played) -> None:
+    async with following(played, (1, OLD), (1, OLD)) as client:
+        played.gate.clear()
+        running = asyncio.create_task(client.execute("PING"))
+        await played.say((2, NEW), (2, NEW))
+        played.gate.set()
+        with pytest.raises(Unavailable, match="another server has become the primary") as caught:
+            await running
+        assert not caught.value.counts_against_breaker
+
+
+async def test_no_server_is_asked_before_a_sentinel_responds(played: Played) -> None:
+    with pytest.raises(Unavailable, match="the server cannot be reached"):
+        async with following(played, None, None):
+            pass
+    assert played.connected == []
+
+
+async def test_lookups_go_on_while_no_sentinel_responds(
+    played: Played, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And neither that nor their return closes a connection."""
     caplog.set_level(logging.INFO)
-    with watched(ALICE, BOB, sentinels=3) as group, ExitStack() as stack:
-        hanging = stack.enter_context(socket.create_server(("127.0.0.1", 0)))  # accepts nothing
-        async with opened(group, tmp_path) as backend:
-            assert await outcome(backend, ByNickname("carol")) == "not found"
-            group.cut_off()
-            await group.promoted()
-            change(group.replica)
-            await until_true(lambda: is_right(backend))
-            group.primary.run("ACL", "SETUSER", "default", "-subscribe", "-publish")
-            lonely = stack.enter_context(running_sentinel(group.primary, "members", quorum=9))
-            urls = [
-                f"redis://127.0.0.1:{hanging.getsockname()[1]}",
-                lonely.url,
-                *group.options["sentinels"],
-            ]
-            async with opened(group, tmp_path, sentinels=urls) as later:
-                for _ in range(60):
-                    assert await is_right(later)
-                    assert await is_right(backend)
-                    await asyncio.sleep(0.02)
-            assert b"role:master" in group.primary.run("INFO", "replication")
-            assert f"the primary of members is now {group.address}" in caplog.text
-            assert backend.servers == [(group.address, "primary")]
+    async with following(played, (1, OLD), (1, OLD)) as client:
+        for said in ((None, None), ((1, OLD), (1, OLD))):
+            await played.say(*said)
+            await client.execute("PING")
+    assert caplog.messages == [f"Redis: {each} of 2 Sentinels {NAMED}" for each in (0, 2)]
+    assert len(played.connected) == 1
 
 
-async def test_no_lookup_fails_by_a_failover_on_request_but_those_under_way(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("url", "host", "connected"),
+    [
+        ("redis://members/3", OLD, f"redis://{OLD}:6379/3"),
+        ("rediss://idv:p%40w@members", OLD, f"rediss://idv:p%40w@{OLD}:6379"),
+        ("redis://:pw@members:1/0?a=b", "::1", "redis://:pw@[::1]:6379/0?a=b"),
+        ("unix://:pw@/run/redis.sock", OLD, f"redis://:pw@{OLD}:6379/run/redis.sock"),
+    ],
+)
+async def test_url_gives_all_but_the_address(
+    played: Played, url: str, host: str, connected: str
+) -> None:
+    async with following(played, (1, host), None, url=url):
+        assert played.connected == [connected]
+
+
+@pytest.mark.slow
+async def test_no_lookup_fails_by_a_failover_on_request_but_those_under_way() -> None:
     """The primary of before responds until it is a replica, which is later."""
-    with watched(ALICE, sentinels=3, info_period=10_000) as group:
-        async with opened(group, tmp_path) as backend:
-            failing_over = asyncio.create_task(group.fail_over())
+    async with running_group() as group:
+        for each in group.sentinels:
+            each.server.run("SENTINEL", "DEBUG", "info-period", "10000")
+        await asyncio.to_thread(group.primary.server.write, ALICE)
+        await asyncio.to_thread(group.synchronise)
+        servers = {"url": "redis://members/0", "sentinels": group.urls, "service": SERVICE}
+        backend = make_backend(RedisBackend, Path(), **servers, timeout="5s")
+        promoted = [(f"127.0.0.1:{group.replica.relay.port}", "primary")]
+        async with open_backends([backend]), asyncio.timeout(60):
+            failing_over = asyncio.create_task(asyncio.to_thread(group.fail_over))
             ended = []
-            until = time.monotonic() + 12
-            while time.monotonic() < until and backend.servers != [(group.address, "primary")]:
+            while backend.servers != promoted:
                 ended += await asyncio.gather(*(outcome(backend) for _ in range(4)))
             ended += [await outcome(backend) for _ in range(100)]
             await failing_over
-            failed = {each for each in ended if each != "found"}
-            assert failed <= {"unavailable: another server has become the primary", UNREACHED}
-            assert ended.count("found") > len(ended) - 16
-            assert backend.servers == [(group.address, "primary")]
-
-
-async def test_no_server_is_asked_that_is_a_primary_no_more(tmp_path: Path) -> None:
-    with watched(ALICE) as group:
-        async with opened(group, tmp_path) as backend:
-            assert await outcome(backend, ByNickname("carol")) == "not found"
-            for sentinel in group.sentinels:
-                sentinel.stop()
-            group.primary.run("REPLICAOF", "127.0.0.1", str(group.replica.port))
-            assert await outcome(backend, ByNickname("carol")) == (
-                "unavailable: the server is a replica and may lack users"
-            )
-            group.primary.run("CLIENT", "KILL", "TYPE", "normal")
-            await outcome(backend)  # by the connection of before
-            assert await outcome(backend) == (
-                "unavailable: the server is a replica, not the primary"
-            )
-
-
-async def test_ready_of_an_earlier_term_of_the_same_run_does_not_count(tmp_path: Path) -> None:
-    """The primary was demoted meanwhile, and lacks what its successor wrote last."""
-    with watched(ALICE) as group:
-        first, second = group.primary, group.replica
-        first.run("SET", "ready", first.run_id)
-        async with opened(group, tmp_path) as backend:
-            assert await outcome(backend, ByNickname("carol")) == "not found"
-            for sentinel in group.sentinels:
-                sentinel.stop()
-            second.run("REPLICAOF", "NO", "ONE")
-            first.run("REPLICAOF", "127.0.0.1", str(second.port))
-            first.wait_for(b"master_link_status:up", "INFO", "replication")
-            assert (await outcome(backend, ByNickname("carol"))).startswith("unavailable")
-            second.run("ACL", "SETUSER", "default", "-psync", "-sync")
-            second.run("CLIENT", "KILL", "TYPE", "replica")
-            second.add(CAROL)
-            first.run("REPLICAOF", "NO", "ONE")
-            assert (await outcome(backend, ByNickname("carol"))).startswith("unavailable")
-            first.run("DEL", "ready")
-            assert "ready is missing" in await outcome(backend, ByNickname("carol"))
-            first.run("SET", "ready", first.run_id)
-            assert await outcome(backend, ByNickname("carol")) == "not found"
+    assert {each for each in ended if each != "found"} <= {
+        "unavailable: another server has become the primary",
+        "unavailable: the server cannot be reached, or closed the connection",
+    }
+    assert ended.count("found") > len(ended) - 16

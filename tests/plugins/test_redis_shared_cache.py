@@ -20,7 +20,6 @@ from support.databases.redis_replicas import SECRET, replicas
 from support.databases.redis_server import ALICE as MEMBER
 from support.databases.redis_server import PASSWORD, RedisServer
 from support.fakes.directories import ALICE, QUERY, counts
-from support.http.http_server import until
 from support.http.metrics import scrape
 from support.processes.admin import ask_admin
 from support.processes.process import Invoke, eventually
@@ -116,39 +115,12 @@ async def test_a_user_looked_up_before_a_purge_and_stored_after_it_is_not_shared
     server: RedisServer,
 ) -> None:
     async with replicas(server) as (first, second):
-        source = first.backend.source
-        source.hold()
-        caller = asyncio.create_task(first.find())
-        await source.begun.wait()
-        purge = Purge(queries=(ByCard(ALICE.card_number),))
-        second.directory.purge(purge)
-        await first.wait_for(purge)
-        source.release()
-        await caller
-        await until(lambda: first.tier.counted.results["stored"] == 1)
-        assert await second.find_shared() == "Free"
-        assert counts([second.backend]) == [1]
-
-
-async def test_a_purge_is_pending_while_the_server_is_full(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_PAUSE", 0.02)
-    monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_TIMEOUT", 0.1)
-    async with replicas(server) as (first, second):
-        assert [await first.find(), await second.find()] == ["Free", "Free"]
-        purge = Purge(queries=(QUERY,))
-        server.run("CONFIG", "SET", "maxmemory", "1")
-        try:
-            first.directory.purge(purge)
-            assert not await first.tier.wait_until_purged()
-            assert (await first.directory.find(QUERY)).user == ALICE
-            assert counts([first.backend, second.backend]) == [2, 0]
-            assert second.purges == []
-        finally:
-            server.run("CONFIG", "SET", "maxmemory", "0")
-        await until(lambda: first.tier.pending_purges == 0)
-        await second.wait_for(purge)
+        await first.find()
+        looked_up = await first.cache.get("", QUERY)
+        assert looked_up.answer is not None
+        await second.cache.purge(Purge(queries=(ByCard(ALICE.card_number),)))
+        await first.cache.put("", QUERY, looked_up)
+        assert (await second.cache.get("", QUERY)).answer is None
 
 
 async def test_a_user_with_the_documented_rights_can_share_and_purge(server: RedisServer) -> None:
@@ -165,9 +137,10 @@ async def test_a_user_with_the_documented_rights_can_share_and_purge(server: Red
 
 
 async def test_a_message_that_cannot_be_read_purges_everything(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
+    server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also what is shared; it may be of another version or secret, and about any user."""
+    monkeypatch.setattr(RedisSharedCache, "interval", 60.0)  # no comparison meanwhile
     async with replicas(server) as (first, _):
         sealed = Sealer(first.cache.options.secret).seal("other", [1])
         for message in (b"", b"x" * 40, b"x 1 " + sealed):

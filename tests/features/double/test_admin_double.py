@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import socket
@@ -34,7 +33,7 @@ from tornado_idv.web.access_log import (
 from tornado_idv.web.response import Result
 
 USER = {"plan": "Free", "card_number": "1"}
-DEMO = f"demo: true\n{WITH_ADMIN}"
+DEMO = "demo: true\n" + WITH_ADMIN.replace("port: 0,", "port: 0, verify: true,", 1)
 USERS = """\
 users:
   - {nickname: "@alice", card_number: "4000123412341234", plan: Free}
@@ -145,50 +144,28 @@ def test_a_page_of_a_proxy_is_not_of_this_service(double: Double, path: str, bod
     assert {"x-request-id", "x-idv-request-id"}.isdisjoint(reply.headers)
 
 
-def test_verify_has_the_faults_too(tmp_path: Path) -> None:
+def test_verify_has_the_faults_too(double: Double) -> None:
     """All but those of a body, which it has not; the page of a proxy has no code of ours."""
-    (tmp_path / "users.yaml").write_text(USERS, encoding="utf-8")
-    with serving(DEMO.replace("port: 0,", "port: 0, verify: true,", 1), tmp_path) as service:
-        double = Double(service)
-        double.put("/double/users/@new", plan="Pro", card_number="77")
-        texts = ("@alice", "@new", "@down", "@broken", "@busy", "@cut", "@drip", "@nobody", "@page")
-        fields = {"Host": "x", "Authorization": f"Bearer {KEY}"}
-        replies = [
-            double.client.send("GET", "/api/v1/verify", {**fields, "X-Idv-Input": text})
-            for text in texts
-        ]
-        assert [(each.status, each.headers.get("x-idv-code")) for each in replies] == [
-            *((200, "ok"), (200, "ok"), (503, "backend_unavailable"), (500, "internal")),
-            *((429, "rate_limited"), (200, "ok"), (200, "ok"), (404, "not_found"), (404, None)),
-        ]
-        assert replies[1].headers["x-idv-plan"] == "Pro"
-        assert replies[-1].headers["content-type"] == "text/html"
-        assert {each.body for each in replies[:-1]} == {b""}
-        requests = double.get("/double/requests")["requests"]
-        fields |= {"X-Idv-Input": "@page", "Connection": "close"}
-        assert double.client.send("HEAD", "/api/v1/verify", fields).body == b""
+    double.put("/double/users/@new", plan="Pro", card_number="77")
+    texts = ("@alice", "@new", "@down", "@broken", "@busy", "@cut", "@drip", "@nobody", "@page")
+    fields = {"Host": "x", "Authorization": f"Bearer {KEY}"}
+    replies = [
+        double.client.send("GET", "/api/v1/verify", {**fields, "X-Idv-Input": text})
+        for text in texts
+    ]
+    assert [(each.status, each.headers.get("x-idv-code")) for each in replies] == [
+        *((200, "ok"), (200, "ok"), (503, "backend_unavailable"), (500, "internal")),
+        *((429, "rate_limited"), (200, "ok"), (200, "ok"), (404, "not_found"), (404, None)),
+    ]
+    assert replies[1].headers["x-idv-plan"] == "Pro"
+    assert replies[-1].headers["content-type"] == "text/html"
+    assert {each.body for each in replies[:-1]} == {b""}
+    requests = double.get("/double/requests")["requests"]
     assert [(each["route"], each["query"]) for each in requests] == [
         ("verify", text) for text in texts
     ]
-
-
-def test_a_reset_is_an_error_of_the_connection(double: Double) -> None:
-    with socket.create_connection(("127.0.0.1", double.service.port), timeout=10) as sock:
-        sock.sendall(lookup_request("@reset"))
-        with pytest.raises(ConnectionResetError):
-            sock.recv(1)
-
-
-def test_a_cut_body_is_shorter_than_announced(double: Double) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", double.service.port, timeout=10)
-    fields = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
-    connection.request("POST", "/api/v1/identify/url", '{"input": "@cut"}', fields)
-    response = connection.getresponse()
-    with pytest.raises(http.client.IncompleteRead) as caught:
-        response.read()
-    connection.close()
-    assert response.status == 200
-    assert caught.value.partial.startswith(b'{"status":"ok"')
+    fields |= {"X-Idv-Input": "@page", "Connection": "close"}
+    assert double.client.send("HEAD", "/api/v1/verify", fields).body == b""
 
 
 def test_a_fault_set_at_run_time_comes_before_that_of_the_fixture(double: Double) -> None:
@@ -305,23 +282,16 @@ def test_the_journal_has_the_requests_in_order(double: Double) -> None:
         ("/double/faults/@a", {"status": 404}, "for a 404 of a proxy write proxy_status: 404"),
         ("/double/faults/@a", {"status": 502}, "status: Input should be 429, 500 or 503"),
         ("/double/faults/@a", {"status": 503, "cut": True}, "choose one of status, proxy_status"),
-        ("/double/faults/@a", {"delay": "5"}, "delay: not a duration; write a number"),
         ("/double/faults/@a", {"drip": "1KiB"}, "drip: not a byte rate; write it"),
-        ("/double/faults/@a", {"drip": "0B/s"}, "drip: Input should be greater than or equal to 1"),
         (
             "/double/faults/@a",
             {"delay": "1s", "more": 1},
             "more: this member is not known; there are",
         ),
-        ("/double/faults/@a", {"delay": "1s", "times": 0}, "times: Input should be greater than"),
         ("/double/faults/@a", {"delay": "1s", "probability": 2}, "probability: Input should be"),
         ("/double/faults/a", {"status": 503}, "Invalid value: a nickname must begin with @"),
-        ("/double/users/12", {"plan": "Free", "card_number": "1"}, "nickname with @ in the path"),
-        ("/double/users/@a", {"plan": "Free"}, "card_number: Field required"),
         ("/double/users/@a", {"plan": "", "card_number": "1"}, "plan: String should have at least"),
-        ("/double/users/@a", {"plan": "Free", "card_number": 1}, "card_number: Input should be a"),
         ("/double/users/@a", {"plan": "Free", "card_number": "@a"}, "a card_number of digits"),
-        ("/double/users/@a", {"plan": "Free", "card_number": "1x"}, "a card_number of digits"),
         ("/double/users/https%3A%2F%2Fprofiles.example%2Fm%2Fa", USER, "nickname with @ in the"),
         ("/double/faults/https%3A%2F%2Fother.example%2Fm%2Fa", {"status": 503}, "profile site"),
     ],
@@ -349,13 +319,6 @@ def test_a_card_number_has_one_user(double: Double) -> None:
 def test_a_fault_is_set_by_profile_url(double: Double) -> None:
     double.put("/double/faults/https%3A%2F%2Fprofiles.example%2Fm%2Falice", status=503)
     assert double.statuses("@alice") == [503]
-
-
-def test_a_web_page_cannot_set_anything(double: Double) -> None:
-    reply = ask_admin(
-        double.service, "/double/faults/all", {}, method="PUT", Content_Type="text/plain"
-    )
-    assert reply.status == 415
 
 
 def test_no_endpoint_exists_without_demo(tmp_path: Path) -> None:

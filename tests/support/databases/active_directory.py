@@ -12,7 +12,8 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +61,13 @@ tls keyfile = {folder}/server.key
 tls cafile = {folder}/ca.pem
 dsdb:schema update allowed = yes
 """
+_INDEX = f"""\
+dn: CN=Employee-Number,CN=Schema,CN=Configuration,{BASE}
+changetype: modify
+replace: searchFlags
+searchFlags: 1
+
+"""
 _TREE = f"""\
 dn: {BASE}
 changetype: modify
@@ -86,13 +94,6 @@ def require() -> None:
 def unit(dn: str) -> str:
     """Return an organizational unit in LDIF."""
     return f"dn: {dn}\nchangetype: add\nobjectClass: organizationalUnit\n\n"
-
-
-def index(name: str) -> str:
-    """Return the change of the schema that makes an index on an attribute, in LDIF."""
-    dn = f"CN={name},CN=Schema,CN=Configuration,{BASE}"
-    lines = ["changetype: modify", "replace: searchFlags", "searchFlags: 1"]
-    return "\n".join([f"dn: {dn}", *lines, "", ""])
 
 
 def account(
@@ -158,7 +159,7 @@ class ActiveDirectory:
             control=512,
             parent=f"CN=Users,{BASE}",
         )
-        self.modify(index("Employee-Number"))
+        self.modify(_INDEX)
         self.modify(_TREE, unit(STAFF), service, *self.entries)
 
     def _write_config(self) -> None:
@@ -180,18 +181,6 @@ class ActiveDirectory:
         (count,) = self.values("(sAMAccountName=idv)", "badPwdCount") or ["0"]
         return int(count)
 
-    @property
-    def is_locked(self) -> bool:
-        return self.values("(sAMAccountName=idv)", "lockoutTime") not in ([], ["0"])
-
-    def reset_bad_passwords(self) -> None:
-        """Unlock the service's account."""
-        dn = f"CN=idv,CN=Users,{BASE}"
-        lines = ["replace: lockoutTime", "lockoutTime: 0", "-", "replace: badPwdCount"]
-        self.modify(
-            "\n".join([f"dn: {dn}", "changetype: modify", *lines, "badPwdCount: 0", "", ""])
-        )
-
     def allow_reading(self, unit: str, *attributes: str) -> None:
         """Allow the service's account to read attributes of the users in a unit."""
         (sid,) = self.values("(sAMAccountName=idv)", "objectSid")
@@ -201,6 +190,21 @@ class ActiveDirectory:
             "--sddl=" + "".join(f"(OA;CIIO;RP;{_GUIDS[each]};{user};{sid})" for each in attributes),
             *("-H", f"{self.folder}/private/sam.ldb", f"--configfile={self._config}"),
         )
+
+    @contextmanager
+    def hardened(self) -> Iterator[None]:
+        """Take the rights of a domain's members to read their users' data.
+
+        A server applies it when a client binds again.
+        """
+        dn = f"CN=Pre-Windows 2000 Compatible Access,CN=Builtin,{BASE}"
+        member = f"member: CN=S-1-5-11,CN=ForeignSecurityPrincipals,{BASE}\n\n"
+        change = f"dn: {dn}\nchangetype: modify\n{{}}: member\n{member}"
+        self.modify(change.format("delete"))
+        try:
+            yield
+        finally:
+            self.modify(change.format("add"))
 
     def modify(self, *changes: str) -> None:
         """Apply changes in LDIF, also while it runs."""

@@ -6,10 +6,11 @@ A fault is a generator of the bytes that are sent instead of a response to a sea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from support.http.scripted_server import reset
+from support.http.tcp_relay import Relay, relaying
 from support.processes.threads import in_thread
 
 Fault = Callable[[bytes], Iterator[bytes | None]]
@@ -108,59 +109,34 @@ def _operation(message: bytes) -> int:
     return message[_start(message) + len(_message_id(message))]
 
 
-class LdapProxy:
-    """The proxy; ``target`` is the port of the server."""
+class LdapProxy(Relay):
+    """A relay that responds to searches with a fault."""
 
     def __init__(self, target: int) -> None:
-        self._target = target
+        super().__init__(target)
         self._fault: Fault = passing
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
-        self.port = 0
 
     async def become(self, fault: Fault) -> None:
-        """Replace the current fault; open connections are reset if none is to be accepted."""
+        """Replace the current fault; open connections are closed if none is to be accepted."""
         self._fault = fault
-        if fault is refusing and self._server is not None:
-            self._server.close()
-            self._server = None
-            for writer in self._writers:
-                reset(writer)
-        elif fault is not refusing and self._server is None:
-            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-            self.port = self._server.sockets[0].getsockname()[1]
+        self.bar(["127.0.0.1"] if fault is refusing else [])
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        if sink.get_extra_info("sockname")[1] != self.port:  # to the server
+            await super()._pass_on(source, sink)
+            return
         with suppress(ConnectionError, asyncio.IncompleteReadError):
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
-            passing_on = asyncio.create_task(self._pass_on(reader, far_writer))
-            try:
-                await self._respond(far_reader, writer)
-            finally:
-                passing_on.cancel()
-                far_writer.close()
-        self._writers.discard(writer)
-        writer.close()
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            message = await _read_message(reader)
-            is_of_search = _operation(message) in {_ENTRY, _DONE}
-            for data in (self._fault if is_of_search else passing)(message):
-                if data is None:
-                    reset(writer)
-                    return
-                writer.write(data)
-                await writer.drain()
-                await asyncio.sleep(0)
+            while True:
+                message = await _read_message(source)
+                is_of_search = _operation(message) in {_ENTRY, _DONE}
+                for data in (self._fault if is_of_search else passing)(message):
+                    if data is None:
+                        reset(sink)
+                        return
+                    sink.write(data)
+                    await sink.drain()
+                    await asyncio.sleep(0)
+        sink.close()
 
 
 async def _read_message(reader: asyncio.StreamReader) -> bytes:
@@ -172,18 +148,10 @@ async def _read_message(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(length)
 
 
-@asynccontextmanager
-async def _proxying(target: int) -> AsyncIterator[LdapProxy]:
-    proxy = LdapProxy(target)
-    await proxy.become(passing)
-    yield proxy
-    await proxy.become(refusing)
-
-
 @contextmanager
 def ldap_proxy(target: int) -> Iterator[tuple[int, Callable[[Fault], None]]]:
     """Run a proxy in a thread; yield its port, and a function that replaces its fault."""
-    with in_thread(_proxying(target)) as (proxy, loop):
+    with in_thread(relaying(target, LdapProxy)) as (proxy, loop):
 
         def become(fault: Fault) -> None:
             asyncio.run_coroutine_threadsafe(proxy.become(fault), loop).result(10)

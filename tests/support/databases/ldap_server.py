@@ -82,6 +82,7 @@ PERSONS = (
     person("same2", "77"),
     person("disabled", "3", "employeeType: disabled"),
     person("st*r", "4"),
+    person("carol", "6", "title: Pro", "uid: caroline"),
 )
 
 
@@ -100,7 +101,6 @@ class LdapServer:
     index: str = INDEX
     options: str = ""
     database: str = ""
-    name: str = "127.0.0.1"
     port: int = field(default_factory=free_port)
     tls_port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
@@ -109,7 +109,7 @@ class LdapServer:
         (self.folder / "db").mkdir(parents=True)
         self.authority = trustme.CA()
         self.authority.cert_pem.write_to_path(self.folder / "ca.pem")
-        self.certify(self.name)
+        self.certify("127.0.0.1")
         client = self.authority.issue_cert("client@example.org", common_name="client")
         client.cert_chain_pems[0].write_to_path(self.folder / "client.pem")
         client.private_key_pem.write_to_path(self.folder / "client.key")
@@ -135,9 +135,9 @@ class LdapServer:
         command = ["slapadd", "-q", "-f", str(self.config), "-l", str(ldif)]
         subprocess.run(command, check=True, env={"PATH": SEARCH_PATH}, capture_output=True)
 
-    def certify(self, name: str, **options: object) -> None:
+    def certify(self, name: str) -> None:
         """Write a certificate for this name."""
-        issued = self.authority.issue_cert(name, **options)  # type: ignore[arg-type]
+        issued = self.authority.issue_cert(name)
         issued.cert_chain_pems[0].write_to_path(self.folder / "server.pem")
         issued.private_key_pem.write_to_path(self.folder / "server.key")
 

@@ -16,7 +16,7 @@ from tornado_idv import User
 _README = Path(__file__).parents[3] / "plugins/idv_redis/README.md"
 _RANGES = ((0, 5460), (5461, 10922), (10923, 16383))
 _OPTIONS = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
-_OPTIONS += ("--cluster-node-timeout", "15000")
+_OPTIONS += ("--cluster-node-timeout", "15000", "--repl-diskless-sync-delay", "0")
 
 
 class RedisCluster:
@@ -81,7 +81,7 @@ class RedisCluster:
 
     @contextmanager
     def replica(self, node: RedisServer) -> Iterator[RedisServer]:
-        """A new node, which is a replica of this one."""
+        """A new node, which is a replica of this one; the others know it also after its end."""
         with running_server(*_OPTIONS, "--cluster-port", str(free_port())) as new:
             new.run(*self._rights.split())
             for each in self.nodes:

@@ -118,19 +118,11 @@ def commands_of(user: User, prefix: str = "") -> tuple[list[str], list[str]]:
 
 
 @contextmanager
-def running_sentinel(
-    primary: RedisServer, service: str, *, quorum: int = 1, **options: int
-) -> Iterator[RedisServer]:
-    """A Sentinel of its own, which knows a server as the primary of a service.
-
-    ``options`` are those of the service, with ``_`` for ``-``.
-    """
+def running_sentinel(primary: RedisServer, service: str) -> Iterator[RedisServer]:
+    """A Sentinel of its own, which knows a server as the primary of a service."""
     with tempfile.TemporaryDirectory(prefix="idv-sentinel-") as folder:
         config = Path(folder) / "sentinel.conf"
-        lines = [f"sentinel monitor {service} 127.0.0.1 {primary.port} {quorum}\n"]
-        for name, value in options.items():
-            lines.append(f"sentinel {name.replace('_', '-')} {service} {value}\n")
-        config.write_text("".join(lines))
+        config.write_text(f"sentinel monitor {service} 127.0.0.1 {primary.port} 1\n")
         sentinel = RedisServer(Path(folder), (str(config), "--sentinel"))
         try:
             sentinel.start()

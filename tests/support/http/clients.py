@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from support.http.scripted_server import REQUEST_ID, http
 from tornado_idv.client import AsyncClient, Client, User
-from tornado_idv.client.lookup import Item, Lookup
 
 Kind = Literal["synchronous", "asynchronous"]
 KINDS: tuple[Kind, ...] = ("synchronous", "asynchronous")
@@ -45,11 +44,6 @@ async def calling(kind: Kind, url: str, key: str = "k", **options: Any) -> Async
     else:
         async with AsyncClient(url, key, **options) as asynchronous:
             yield Caller(asynchronous)
-
-
-def lookup_of(identifier: str) -> Lookup:
-    """Return a lookup that no client sends."""
-    return Lookup("/unused", b"", [Item("input", identifier)])
 
 
 def found(**members: object) -> bytes:

@@ -10,7 +10,7 @@ FEATURE = Feature(
             "Check that a program survives an outage of this service.",
         )
     },
-    routes="tornado_idv.features.double.routes:make_routes",
+    routes="tornado_idv.features.double.handlers:make_routes",
     part="tornado_idv.features.double.state:make_part",
     admin_routes="tornado_idv.features.double.admin:admin_routes",
 )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 from msgspec.structs import replace
 
+from tornado_idv.config.settings import Settings
 from tornado_idv.double.fault import Fault
 from tornado_idv.features.double.state import Double
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.limits.key_limits import Exceeded, KeyLimits, Limit
 from tornado_idv.model import Query
 from tornado_idv.units import Rate
+from tornado_idv.web.app import Route
 from tornado_idv.web.authenticated import AuthenticatedHandler
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
 from tornado_idv.web.handler import ApiHandler
@@ -159,10 +161,11 @@ _FAULTS = {
 """For each route, the mixin class that adds faults to the handler of the route."""
 
 
-def failing(handler: type[ApiHandler]) -> type[ApiHandler]:
-    """Return a subclass of a handler that applies the faults of the double.
-
-    A handler without lookups is returned unchanged.
-    """
-    faults = _FAULTS.get(handler.route)
-    return handler if faults is None else type(f"Double{handler.__name__}", (faults, handler), {})
+def make_routes(settings: Settings, before: Iterable[Route]) -> Iterator[Route]:
+    """In demo mode, yield the routes defined so far, with handlers that simulate faults."""
+    for each in before if settings.demo else ():
+        if faults := _FAULTS.get(each.handler.route):
+            name = f"Double{each.handler.__name__}"
+            yield each._replace(handler=type(name, (faults, each.handler), {}))
+        else:
+            yield each

@@ -61,17 +61,15 @@ class Double(RequestLog, Part):
 
     def take_fault(self, query: Query, directory: Directory) -> Fault | None:
         """Return the fault that applies to this lookup, or ``None``. Count its use."""
-        fault = self._fault_of(query, directory)
+        places = [self.faults, *(getattr(each.backend, "faults", {}) for each in directory.guards)]
+        found = (each[key] for key in (query, None) for each in places if key in each)
+        fault = next(found, None)
         if fault is None or (fault.times is not None and self.injected[fault] >= fault.times):
             return None
         if self._random.random() >= fault.probability:
             return None
         self.injected[fault] += 1
         return fault
-
-    def _fault_of(self, query: Query, directory: Directory) -> Fault | None:
-        places = [self.faults, *(getattr(each.backend, "faults", {}) for each in directory.guards)]
-        return next((each[key] for key in (query, None) for each in places if key in each), None)
 
     @property
     def requests(self) -> list[dict[str, object]]:
