@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from soak.fault_catalogue import Scenario
+from soak.people import Person
 from soak.reference import Reference
-from support.faults.client import Person
 
 Outcome = Literal["fresh", "stale", "404", "503", "422", "wrong"]
 

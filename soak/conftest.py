@@ -1,6 +1,3 @@
 """The environment of these tests, which is the same as in `tests/`."""
 
 import environment  # noqa: F401
-import pytest
-
-pytest.register_assert_rewrite("support.faults.client")

@@ -20,8 +20,8 @@ from urllib.parse import unquote
 from soak.checker import Checker
 from soak.fault_catalogue import Scenario, injected
 from soak.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
+from soak.people import Person
 from soak.reference import Reference, Source
-from support.faults.client import Person
 from support.http.scripted_server import a_request, http
 
 Respond = Callable[[list[Person]], bytes]

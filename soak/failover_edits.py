@@ -11,9 +11,9 @@ from random import Random
 from typing import Any
 
 from soak.fault_catalogue import Inject, Scenario
+from soak.people import Person
 from soak.reference import Source
 from soak.replica_changes import Edit
-from support.faults.client import Person
 
 LIMITS = "timeout: 800ms, breaker: {failures: 5, open_for: 300ms, open_max: 1s}"
 """Limits of a backend. Even a busy machine does not reach the timeout, so a 503 needs a fault."""

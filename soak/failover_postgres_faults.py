@@ -10,12 +10,12 @@ from typing import Any
 
 from soak.failover_edits import LockedSource, edited
 from soak.fault_catalogue import Scenario, injected
+from soak.people import Person
 from soak.postgres import PostgresSource
 from soak.reference import Reference
 from soak.replica_changes import Edit
 from support.databases.postgres_cluster import Cluster
 from support.databases.postgres_server import create_database
-from support.faults.client import Person
 
 MAX_LAG = 1.0
 """Maximum lag of a standby whose "not found" is trusted, in seconds."""

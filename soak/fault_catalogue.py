@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
@@ -16,9 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from soak.reference import FileSource, Source
-from support.faults.client import Person
-from support.faults.file_faults import (
+from soak.file_faults import (
     BOMBS,
     GARBAGE,
     Damage,
@@ -30,7 +29,8 @@ from support.faults.file_faults import (
     overwrite,
     renamed_over,
 )
-from support.faults.proxy import (
+from soak.people import Person
+from soak.proxy import (
     Fault,
     FaultProxy,
     answering,
@@ -43,9 +43,11 @@ from support.faults.proxy import (
     refusing,
     resetting,
 )
+from soak.reference import FileSource, Source
 from support.processes.process import ServiceProcess
 
 Inject = Callable[[], AbstractAsyncContextManager[None]]
+_GZIP = "Content-Encoding: gzip"
 _NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
 
 
@@ -81,6 +83,7 @@ def of_fixture(source: FileSource) -> Iterator[Scenario]:
         "half-written": cut,
         "invalid": lambda path: overwrite(path, b"users: [{nickname: "),
         "emptied": empty,
+        "not UTF-8": lambda path: overwrite(path, b"users: []\n\xff"),
         "deleted": Path.unlink,
         **{f"bomb of {name}": _written(text) for name, text in BOMBS.items()},
     }
@@ -97,6 +100,7 @@ def of_database(source: FileSource) -> Iterator[Scenario]:
         "zero-length": empty,
         "garbage over it": garble,
         "garbage renamed": renamed_over(GARBAGE),
+        "emptiness renamed": renamed_over(b""),
         "table dropped": drop_table,
         "deleted": Path.unlink,
     }
@@ -115,10 +119,16 @@ def of_upstream(source: Source, proxy: FaultProxy, process: ServiceProcess) -> I
         "reset in the answer": resetting,
         "cut short": cutting,
         "byte by byte": dripping(0.02),
-        "HTML": answering(http(404, b"<html>", kind="text/html")),
+        "HTML": answering(http(200, b"<html>", kind="text/html")),
+        "HTML as 404": answering(http(404, b"<html>", kind="text/html")),
+        "404 of another route": answering(http(404, b'{"status":"error","code":"no_such_route"}')),
         "another user": answering(http(200, Person("another-user", "1").body)),
         "redirect": answering(http(302, _NOT_FOUND, "Location: /elsewhere")),
+        "redirect that keeps the method": answering(http(307, _NOT_FOUND, "Location: /elsewhere")),
         "100 MB": flooding,
+        "10 MB in 10 KB": answering(http(200, gzip.compress(bytes(10**7)), _GZIP)),
+        "nested JSON": answering(http(200, b"[" * 10_000 + b"]" * 10_000)),
+        "wrong types": answering(http(200, b'{"status":"ok","plan":1,"card_number":2}')),
         "401": answering(http(401, _NOT_FOUND)),
         "429": answering(http(429, _NOT_FOUND, "Retry-After: 5")),
         "503": answering(http(503, _NOT_FOUND, "Retry-After: 5")),

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from soak.checker import Checker, Episode, Tally, Times
 from soak.fault_catalogue import Scenario, of_database, of_fixture, of_upstream
+from soak.people import FORGETFUL, SITE
+from soak.proxy import proxying
 from soak.reference import FileSource, Reference, Source, SqliteSource, YamlSource
-from support.faults.client import FORGETFUL, SITE
-from support.faults.proxy import proxying
 from support.processes.process import ServiceProcess, running
 from support.processes.service import KEY
 
@@ -27,7 +27,7 @@ server: {{port: 0, request_timeout: {TIMES.timeout * 1000:.0f}ms}}
 auth: {{keys: [{{id: caller, token: {KEY}}}]}}
 cache: {{ttl: {TIMES.seen_ttl * 1000:.0f}ms, negative_ttl: {TIMES.negative_ttl * 1000:.0f}ms,
         stale_if_error: {TIMES.stale * 1000:.0f}ms, degraded_ttl: 500ms, failure_memo: 300ms}}
-logging: {{level: warning}}
+logging: {{level: debug}}
 backends:
 """
 BACKEND_LIMITS = (

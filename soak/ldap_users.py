@@ -12,9 +12,9 @@ from typing import Any
 from soak.checker import Checker
 from soak.fault_catalogue import Scenario, injected
 from soak.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
+from soak.people import Person
 from soak.reference import Reference, Source
 from support.databases.ldap_server import ADMIN, INDEX, PASSWORD, PEOPLE, SUFFIX, LdapServer
-from support.faults.client import Person
 
 _SERVICE = f"cn=idv,{SUFFIX}"
 _ACCOUNT = f"dn: {_SERVICE}\nobjectClass: person\ncn: idv\nsn: idv\nuserPassword: {PASSWORD}\n\n"

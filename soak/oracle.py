@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import math
+import re
 import secrets
 import shutil
 import sys
@@ -33,6 +34,7 @@ from soak.failover_redis import running_redis_failover
 from soak.fault_catalogue import Scenario
 from soak.harness import QUIET, Change, Site, running_sites
 from soak.ldap_users import running_ldap_sites
+from soak.people import SITE, Person
 from soak.postgres import running_postgres_sites
 from soak.redis_users import running_redis_sites
 from soak.reference import Source
@@ -45,7 +47,6 @@ from soak.two_servers import (
 )
 from support.databases.ldap_server import SEARCH_PATH
 from support.databases.postgres_server import binaries
-from support.faults.client import SITE, Person
 from support.processes.proxies import not_installed
 from support.processes.service import KEY
 
@@ -68,6 +69,7 @@ _MAX_SHOWN = 10
 _SHORT = 30.0
 """Maximum length of a run with short faults, in seconds."""
 _SHORT_HOLD = (0.3, 0.6)
+_SECRET = re.compile(rf"{KEY}|[@/][a-z]-(?:no)?\d|\b\d{{2,3}}[17]0000\d{{4}}\b")
 SHOWN: tuple[Outcome, ...] = ("fresh", "stale", "404", "503", "wrong")
 COLUMNS = ("fault", "requests", *SHOWN, "worst latency", "seconds to recover", "to follow")
 
@@ -293,21 +295,37 @@ async def run(
                 injector = FaultInjector(site, load, Random(random.random()), hold)
                 group.create_task(load.run(until, rate))
                 group.create_task(injector.run(until))
+        sites[0].violations += _leaks(Path(folder))
     return sites
 
 
 async def run_in_order(harness: Harness, rate: float = 20.0) -> list[Site]:
-    """Inject each fault of the services once, in order, while requests are sent to them."""
-    random = Random(0)
+    """Inject each fault of each service once, in order, while requests are sent to all services."""
     with tempfile.TemporaryDirectory() as folder:
-        async with harness(Path(folder), 120) as sites, _session() as session:
+        async with (
+            harness(Path(folder), 240) as sites,
+            _session() as session,
+            asyncio.TaskGroup() as group,
+        ):
             for site in sites:
-                load = Load(site, session, random)
-                loading = asyncio.create_task(load.run(math.inf, rate))
-                await FaultInjector(site, load, random, _SHORT_HOLD).run_each()
-                loading.cancel()
-                await asyncio.wait([loading])
+                group.create_task(_in_order(site, session, rate))
+        sites[0].violations += _leaks(Path(folder))
     return sites
+
+
+def _leaks(folder: Path) -> list[str]:
+    """Return the lines of logs that contain a key, a nickname, a profile URL or a card number."""
+    logs = "".join(each.read_text() for each in folder.rglob("*.log"))
+    return [f"a secret is logged: {line}" for line in logs.splitlines() if _SECRET.search(line)]
+
+
+async def _in_order(site: Site, session: aiohttp.ClientSession, rate: float) -> None:
+    random = Random(0)
+    load = Load(site, session, random)
+    loading = asyncio.create_task(load.run(math.inf, rate))
+    await FaultInjector(site, load, random, _SHORT_HOLD).run_each()
+    loading.cancel()
+    await asyncio.wait([loading])
 
 
 def _session() -> aiohttp.ClientSession:

@@ -14,6 +14,7 @@ from idv_postgres.schema import script
 from soak.checker import Checker
 from soak.fault_catalogue import Scenario, injected, repeated
 from soak.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
+from soak.people import Person
 from soak.reference import Reference, Source
 from support.databases.postgres_server import (
     Database,
@@ -21,7 +22,6 @@ from support.databases.postgres_server import (
     create_database,
     running_server,
 )
-from support.faults.client import Person
 
 
 class PostgresSource(Source):

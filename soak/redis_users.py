@@ -9,9 +9,9 @@ from pathlib import Path
 from soak.checker import Checker
 from soak.fault_catalogue import Scenario, injected
 from soak.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
+from soak.people import Person
 from soak.reference import Reference, Source
 from support.databases.redis_server import RedisServer, running_server
-from support.faults.client import Person
 
 _RIGHTS = ("~user:*", "~card:*", "~ready", "+hgetall", "+get", "+exists", "+info", "+select")
 _LOGIN = ("on", ">secret-of-the-service")

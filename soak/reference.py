@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from sqlite3 import connect
 
-from support.faults.client import Person, fixture
+from soak.people import Person, fixture
 from support.processes.service import make_database
 
 _RECENT = 30

@@ -12,6 +12,7 @@ import aiohttp
 
 from soak.checker import Checker
 from soak.harness import TIMES, Builder, Change, Site
+from soak.people import SITE
 from soak.postgres import PostgresSource
 from soak.reference import Reference
 from soak.replica_changes import Caller, Edit, Keys, Purge, SharedAnswer, key_store
@@ -21,7 +22,6 @@ from support.databases.postgres_cluster import Cluster, running_cluster
 from support.databases.postgres_server import Database, create_database
 from support.databases.redis_server import RedisServer
 from support.databases.redis_server import running_server as running_redis
-from support.faults.client import SITE
 from support.http.tcp_relay import Relay, relaying
 from support.processes.process import ServiceProcess
 from support.processes.service import KEY

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from soak.checker import Checker
 from soak.fault_catalogue import Scenario, injected, of_database
+from soak.file_faults import execute
 from soak.harness import CONFIG, TIMES, Builder, Site, reads
+from soak.people import Person
 from soak.reference import FileSource, Reference, SqliteSource
-from support.faults.client import Person
-from support.faults.file_faults import execute
 
 _INDEXED = """
     CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT, profile_url TEXT);

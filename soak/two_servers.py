@@ -23,6 +23,7 @@ from soak.directories import CANARY, RestDirectory
 from soak.fault_catalogue import Scenario
 from soak.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
 from soak.ldap_users import dn_of, entry_of
+from soak.people import Person
 from soak.postgres import row_of
 from soak.reference import Reference, Source
 from support.databases.ldap_server import ADMIN, INDEX, PASSWORD, PEOPLE, LdapServer, person
@@ -32,7 +33,6 @@ from support.databases.postgres_server import (
     running_copy,
     running_server,
 )
-from support.faults.client import Person
 from support.http.scripted_server import a_request
 from support.http.tcp_relay import Relay, relaying
 from support.processes.service import KEY

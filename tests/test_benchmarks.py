@@ -1,64 +1,102 @@
-"""The benchmarks run, and their report is complete; the figures themselves are not tested."""
+"""Each benchmark runs at toy size; the figures themselves are not tested."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import shutil
-import subprocess
+import os
+import sys
+import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from rich.progress import Progress
 
+from benchmarks import __main__ as command
 from benchmarks import rounds
 from benchmarks.figures import Figure
 from benchmarks.plan import Plan
 from benchmarks.suite import BENCHMARKS
-from support.processes.process import command
+from benchmarks.wire import attack, conformance, contenders, growth, traffic, wrk
+from benchmarks.wire.contenders import Contender
+from benchmarks.wire.process import Server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
-ROOT = Path(__file__).parents[1]
-TOY = ("--keys=20", "--users=20", "--users=60", "--rounds=1")
-NAMES = ("hit", "dispatch", "sqlite", "memory")
-"""The benchmarks without HTTP; tests of those over HTTP are in test_wire_benchmarks.py."""
+USERS = 50
+FULL_ROUNDS = {"throughput", "mixes", "latency", "real_clients"}
+"""Benchmarks that need full rounds, or peers. Others call the same functions."""
+FEW_REQUESTS = """\
+dofile("{}")
+local count = 0
+function response()
+   count = count + 1
+   if count == 100 then
+      wrk.thread:stop()
+      -- Wakes the main thread, which reports.
+      os.execute("(sleep 0.1; kill -INT $PPID 2>/dev/null) &")
+   end
+end
+"""
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("benchmarks")
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """The plan of a run at toy size: one short round, without warm-up and peers.
 
-
-@pytest.fixture(scope="module")
-def all_run(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run all benchmarks without HTTP, at toy size, in a process that they pin to a core."""
-    report = ("--strict", f"--folder={folder}", f"--json={folder / 'report.json'}")
-    return command(
-        *TOY, *(f"--only={name}" for name in NAMES), *report, module="benchmarks", cwd=ROOT
+    Each run of wrk has few connections, and ends after a hundred responses.
+    """
+    script = tmp_path / "few.lua"
+    script.write_text(FEW_REQUESTS.format(wrk._SCRIPT), encoding="utf-8")
+    toys = {wrk: {"_SCRIPT": script, "CONNECTIONS": 4}, growth: {"_KEYS": 4}}
+    toys[traffic] = {"_LIST_LENGTH": 20 * USERS, "_MAX_RATE": 20 * USERS}
+    toys[attack] = {"RAMP_UP": 0.2, "SCALE": 0.02, "_SHARE": 2.0, "low_priority": lambda: ()}
+    for module, values in toys.items():
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(Server, "cpu", lambda _: time.perf_counter())  # in so few, no tick
+    core, peers = min(os.sched_getaffinity(0)), Path("/no/python")
+    return Plan(
+        USERS, (USERS,), 1, tmp_path, Progress(disable=True), 0.05, core, peers, warm_up=False
     )
 
 
-@pytest.fixture(scope="module")
-def report(all_run: subprocess.CompletedProcess[str], folder: Path) -> Any:
-    assert all_run.returncode in {0, 1}, all_run.stderr
-    return json.loads((folder / "report.json").read_text(encoding="utf-8"))
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", [each for each in BENCHMARKS if each not in FULL_ROUNDS])
+async def test_benchmark_has_figures_with_targets(plan: Plan, name: str) -> None:
+    """The servers respond as documented, or it is an error. Peers are not installed."""
+    figures = await BENCHMARKS[name](plan)
+    if not figures:
+        pytest.skip("; ".join(plan.skipped.values()))
+    assert all(each.value >= 0 for each in figures)
+    assert all(each.met is not None for each in figures if each.target)
 
 
-def test_every_figure_of_the_named_benchmarks_is_compared_with_its_target(report: Any) -> None:
-    figures = report["figures"]
-    assert {each["benchmark"] for each in figures if each["target"]} == {*NAMES}
-    assert {each["benchmark"] for each in figures} | {*report["skipped"]} == {*NAMES}
-    for figure in figures:
+def test_report_is_complete_and_strict_exits_with_1_if_a_target_is_missed(tmp_path: Path) -> None:
+    (tmp_path / "report.json").touch()
+    toy = ["--keys=20", "--users=20", "--users=60", "--rounds=1", "--peers=/no/python"]
+    chosen = ["--only=sqlite", "--only=throughput", "--strict", f"--folder={tmp_path}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", "/no/where")
+        done = CliRunner().invoke(
+            command.main, [*toy, *chosen, f"--json={tmp_path / 'report.json'}"]
+        )
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    missed = [each for each in report["figures"] if each["met"] is False]
+    assert done.exit_code == bool(missed), done.output
+    assert {each["benchmark"] for each in report["figures"]} == {"sqlite"}
+    assert "apt-get install wrk" in report["skipped"]["throughput"]
+    for figure in report["figures"]:
         value, target = figure["value"], figure["target"]
         assert figure["rounds"] == [value], figure
-        if target is None:
-            assert figure["met"] is None
-        elif target["at"] == "most":
-            assert figure["met"] is (value <= target["bound"])
-        else:
-            assert figure["met"] is (value >= target["bound"])
+        if target:
+            bound = target["bound"]
+            assert figure["met"] is (value <= bound if target["at"] == "most" else value >= bound)
+    assert all(name in done.output for name in ("cpu", "python", "uvloop", "SQLite"))
+    assert {path.name for path in tmp_path.glob("*.db")} == {"users-20.db", "users-60.db"}
 
 
 def test_value_is_the_median_of_the_rounds() -> None:
@@ -83,24 +121,31 @@ async def test_every_other_round_runs_the_sides_in_reverse_order(
     assert "".join(ran) == "ababba"
 
 
-def test_strict_exits_with_1_only_if_a_target_is_missed(
-    all_run: subprocess.CompletedProcess[str], report: Any
-) -> None:
-    missed = any(figure["met"] is False for figure in report["figures"])
-    assert all_run.returncode == int(missed)
+def test_zipf_traffic_contains_the_first_user_about_twice_as_often_as_the_second() -> None:
+    (_, first), (_, second), *_ = Counter(traffic.zipf(USERS, 1).bodies).most_common()
+    assert first / second == pytest.approx(2**1.1, rel=0.05)
 
 
-def test_machine_and_versions_are_reported_and_tables_are_kept(
-    all_run: subprocess.CompletedProcess[str], report: Any, folder: Path
-) -> None:
-    for name in ("cpu", "python", "uvloop", "cachetools", "aiosqlite", "SQLite"):
-        assert report["machine"][name]
-        assert name in all_run.stdout
-    assert ("wrk" in report["machine"]) is (shutil.which("wrk") is not None)
-    assert {path.name for path in folder.glob("*.db")} == {"users-20.db", "users-60.db"}
+def test_never_repeating_traffic_does_not_repeat_in_the_next_run(plan: Plan) -> None:
+    bodies = [*traffic.never_repeating(USERS, 1).bodies, *traffic.never_repeating(USERS, 1).bodies]
+    assert len(set(bodies)) == len(bodies)
 
 
-def test_each_benchmark_has_the_name_of_its_module() -> None:
-    assert {name: each.__module__.rpartition(".")[2] for name, each in BENCHMARKS.items()} == {
-        name: name for name in BENCHMARKS
-    }
+async def test_a_server_with_other_responses_is_an_error(plan: Plan) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"status":"no"}')
+        writer.close()
+
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        other = Server("another", port, os.getpid(), 0)
+        with pytest.raises(RuntimeError, match=r"another responds to .* with 200"):
+            await asyncio.to_thread(conformance.check, other, USERS)
+
+
+async def test_a_server_that_exits_is_an_error_with_its_output(plan: Plan) -> None:
+    side = Contender(lambda _port: [sys.executable, "-c", "raise SystemExit('no such thing')"])
+    with pytest.raises(RuntimeError, match="no such thing"):
+        async with contenders.run_contender(plan, "another", side):
+            pass

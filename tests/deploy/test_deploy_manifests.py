@@ -349,13 +349,6 @@ def test_overlay_with_a_pod_monitor_scrapes_the_admin_port_with_the_key(
     assert f"--from-file={key['key']}" in guide
 
 
-def test_overlay_has_three_replicas_that_reach_both_engines(built: dict[str, Manifests]) -> None:
-    manifests = built["kubernetes-replicas"]
-    assert manifests["HorizontalPodAutoscaler"]["spec"]["minReplicas"] == 3
-    egress = manifests["NetworkPolicy"]["spec"]["egress"]
-    assert {each["port"] for rule in egress for each in rule["ports"]} == {53, 5432, 6379}
-
-
 def test_unit_is_valid_and_hardened_and_has_one_capability_for_port_443(tmp_path: Path) -> None:
     analyze = find_tool("systemd-analyze")
     text = UNIT.read_text(encoding="utf-8")

@@ -26,7 +26,6 @@ from support.databases.sqlite_databases import (
     serving,
     write,
 )
-from support.faults.file_faults import overwrite
 from tornado_idv import BackendResult, Broken, ByCard, ByNickname, LookupFailed, Unavailable, User
 from tornado_idv.kit.testing import make_backend
 
@@ -34,6 +33,13 @@ pytestmark = pytest.mark.slow
 
 KNOWN = ByNickname("alice")
 ABSENT = ByNickname("nobody")
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Write the content into the same file."""
+    with path.open("r+b") as file:
+        file.truncate(0)
+        file.write(content)
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from idv_postgres.key_store import PostgresKeyStore
+from support.databases import sqlite_databases
 from support.databases.postgres_server import Database
-from support.faults.file_faults import execute
 from support.processes.service import CONFIG
 from tornado_idv.features.keys.editor import KeyEditor
 from tornado_idv.features.keys.record import KeyRecord, Token
@@ -104,19 +104,21 @@ def garbage_page(path: Path) -> Iterator[None]:
 
 
 def another_database(path: Path) -> Iterator[None]:
-    return _replaced(path, lambda other: execute(other, "CREATE TABLE users (nickname TEXT)"))
+    return _replaced(
+        path, lambda other: sqlite_databases.run(other, "CREATE TABLE users (nickname TEXT)")
+    )
 
 
 def newer_schema(path: Path) -> Iterator[None]:
-    execute(path, "PRAGMA user_version = 99")
+    sqlite_databases.run(path, "PRAGMA user_version = 99")
     yield
-    execute(path, "PRAGMA user_version = 1")
+    sqlite_databases.run(path, "PRAGMA user_version = 1")
 
 
 def invalid_key(path: Path) -> Iterator[None]:
-    execute(path, "UPDATE keys SET scopes = scopes || ' everything'")
+    sqlite_databases.run(path, "UPDATE keys SET scopes = scopes || ' everything'")
     yield
-    execute(path, "UPDATE keys SET scopes = 'identify:url'")
+    sqlite_databases.run(path, "UPDATE keys SET scopes = 'identify:url'")
 
 
 def directory(path: Path) -> Iterator[None]:

@@ -9,33 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from support.http.scripted_server import a_request, http, reset
-from support.processes.threads import in_thread
 
 _PIECE = bytes(64 * 1024)
 
 
 @dataclass
 class Exchange:
-    """One request, the way to its true answer, and the connection that waits for it."""
+    """The way to the true answer to a request, and the connection that waits for it."""
 
-    request: bytes
     writer: asyncio.StreamWriter
     ask: Callable[[], Awaitable[bytes]]
     lifted: asyncio.Event
     """Set when the fault that answers is no longer that of the moment."""
-    count: Callable[[int], None]
-    """Called with the number of bytes that were sent."""
 
     async def send(self, data: bytes) -> None:
         """Raises `ConnectionError` if the client hung up."""
         self.writer.write(data)
         await self.writer.drain()
-        self.count(len(data))
 
     def reset(self) -> None:
         reset(self.writer)
@@ -111,10 +106,6 @@ class FaultProxy:
         self._connections: set[asyncio.Task[None]] = set()
         self._place = _bound(0)  # reserves the port while the server is closed
         self.port: int = self._place.getsockname()[1]
-        self.requests: list[bytes] = []
-        """The first line of each request."""
-        self.sent = 0
-        """Bytes that were sent as answers."""
 
     async def become(self, fault: Fault) -> None:
         """Replace the current fault."""
@@ -152,12 +143,7 @@ class FaultProxy:
             writer.close()
 
     async def _answer(self, request: bytes, writer: asyncio.StreamWriter) -> None:
-        self.requests.append(request.partition(b"\r\n")[0])
-        exchange = Exchange(request, writer, lambda: self._ask(request), self._lifted, self._count)
-        await self._fault(exchange)
-
-    def _count(self, sent: int) -> None:
-        self.sent += sent
+        await self._fault(Exchange(writer, lambda: self._ask(request), self._lifted))
 
     async def _ask(self, request: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._target)
@@ -185,22 +171,3 @@ async def proxying(target: int) -> AsyncIterator[FaultProxy]:
     finally:
         await proxy.close()
         proxy.release()
-
-
-@dataclass(frozen=True)
-class ThreadedProxy:
-    """A proxy in a thread of its own."""
-
-    proxy: FaultProxy
-    loop: asyncio.AbstractEventLoop
-
-    def become(self, fault: Fault) -> None:
-        """Replace the current fault, and wait until it is replaced."""
-        asyncio.run_coroutine_threadsafe(self.proxy.become(fault), self.loop).result(10)
-
-
-@contextmanager
-def proxying_in_thread(target: int) -> Iterator[ThreadedProxy]:
-    """A proxy for tests that block."""
-    with in_thread(proxying(target)) as (proxy, loop):
-        yield ThreadedProxy(proxy, loop)

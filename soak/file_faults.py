@@ -53,11 +53,6 @@ def renamed_over(content: bytes) -> Damage:
     return damage
 
 
-def garble_and_delete(path: Path) -> None:
-    garble(path)
-    path.unlink()
-
-
 def drop_table(path: Path) -> None:
     execute(path, "DROP TABLE users")
 

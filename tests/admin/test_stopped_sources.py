@@ -15,12 +15,11 @@ from prometheus_client import parser
 from support.databases.postgres_server import ALICE, Database
 from support.databases.postgres_server import stopped as stopped_postgres
 from support.databases.redis_server import running_server
-from support.faults.proxy import passing, proxying_in_thread, refusing
 from support.http.metrics import scrape
 from support.processes.admin import ask_admin
 from support.processes.process import eventually
 from support.processes.proxies import find_tool
-from support.processes.service import CONFIG, KEY, Client, make_database, serving, serving_yaml
+from support.processes.service import CONFIG, Client, make_database, serving
 from tornado_idv.service.service import Service
 
 pytestmark = pytest.mark.slow
@@ -73,26 +72,8 @@ def sqlite(tmp_path: Path) -> Source:
     return Source("kind: sqlite, path: users.db", stopped)
 
 
-@pytest.fixture
-def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
-    with (
-        serving_yaml(tmp_path_factory.mktemp("origin")) as origin,
-        proxying_in_thread(origin.port) as proxy,
-    ):
-
-        @contextmanager
-        def stopped() -> Iterator[None]:
-            proxy.become(refusing)
-            yield
-            proxy.become(passing)
-
-        url, auth = f"http://127.0.0.1:{proxy.proxy.port}", f"{{kind: bearer, token: {KEY}}}"
-        options = f"kind: upstream, base_url: '{url}', auth: {auth}"
-        yield Source(options, stopped)
-
-
-@pytest.fixture(params=["postgres", "redis", "sqlite", "upstream"])
-def source(request: pytest.FixtureRequest) -> Source:
+@pytest.fixture(params=["postgres", "redis"])
+def server(request: pytest.FixtureRequest) -> Source:
     found: Source = request.getfixturevalue(request.param)
     return found
 
@@ -144,14 +125,14 @@ def assert_alerts(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_source_that_stops_is_visible_everywhere(source: Source, tmp_path: Path) -> None:
-    with serving_from(source, tmp_path) as service:
+def test_a_source_that_stops_is_visible_everywhere(redis: Source, tmp_path: Path) -> None:
+    with serving_from(redis, tmp_path) as service:
         client = Client(service.port)
         assert client.by_input("@alice").status == 200
         assert is_ready(service)
         healthy = samples(service)
         assert_alerts({}, healthy, tmp_path, fire=False)
-        with source.stopped():
+        with redis.stopped():
             assert [client.by_input(f"@{name}").status for name in "bcde"] == [503] * 4
             health = ask_admin(service, "/health/ready")
             (backend,) = ask_admin(service, "/status.json").json["backends"]
@@ -172,13 +153,12 @@ def test_a_source_that_stops_is_visible_everywhere(source: Source, tmp_path: Pat
         eventually(lambda: is_ready(service))
 
 
-@pytest.mark.parametrize("source", ["postgres", "redis"], indirect=True)
 def test_a_source_that_is_away_at_the_start_is_visible_without_a_lookup(
-    source: Source, tmp_path: Path
+    server: Source, tmp_path: Path
 ) -> None:
     with ExitStack() as running:
-        with source.stopped():
-            service = running.enter_context(serving_from(source, tmp_path))
+        with server.stopped():
+            service = running.enter_context(serving_from(server, tmp_path))
             health = ask_admin(service, "/health/ready").json
             (backend,) = ask_admin(service, "/status.json").json["backends"]
             value = scrape(service)
@@ -198,14 +178,13 @@ def test_a_file_that_is_gone_is_visible_without_a_lookup(sqlite: Source, tmp_pat
         eventually(lambda: is_ready(service))
 
 
-@pytest.mark.parametrize("source", ["postgres"], indirect=True)
 def test_a_source_that_is_connected_again_is_available_without_a_lookup(
-    source: Source, tmp_path: Path
+    postgres: Source, tmp_path: Path
 ) -> None:
     """Also one whose circuit breaker has opened; else a replica without traffic stays degraded."""
-    with serving_from(source, tmp_path) as service:
+    with serving_from(postgres, tmp_path) as service:
         client = Client(service.port)
-        with source.stopped():
+        with postgres.stopped():
             for name in "bcdefghijk":
                 assert client.by_input(f"@{name}").status == 503
             assert not is_ready(service)
