@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -134,7 +134,8 @@ def of_upstream(source: Source, proxy: FaultProxy, process: ServiceProcess) -> I
         "503": answering(http(503, _NOT_FOUND, "Retry-After: 5")),
     }
     for name, fault in faults.items():
-        yield Scenario(name, source, _between(proxy, fault), blind=True, harms_file=False)
+        inject = between(partial(proxy.become, fault), partial(proxy.become, passing))
+        yield Scenario(name, source, inject, blind=True, harms_file=False)
     stop, go_on = (partial(process.send_signal, each) for each in (signal.SIGSTOP, signal.SIGCONT))
     yield Scenario("SIGSTOP", source, injected(stop, go_on), blind=True, harms_file=False)
 
@@ -191,11 +192,13 @@ def _written(text: str) -> Damage:
     return lambda path: overwrite(path, text.encode())
 
 
-def _between(proxy: FaultProxy, fault: Fault) -> Inject:
+def between(begin: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[None]]) -> Inject:
+    """Return a fault that calls and awaits ``begin`` when it begins, and ``end`` when it ends."""
+
     @asynccontextmanager
     async def inject() -> AsyncIterator[None]:
-        await proxy.become(fault)
+        await begin()
         yield
-        await proxy.become(passing)
+        await end()
 
     return inject

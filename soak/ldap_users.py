@@ -10,11 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from soak.checker import Checker
-from soak.fault_catalogue import Scenario, injected
+from soak.fault_catalogue import Scenario, between, injected
 from soak.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
+from soak.ldap_proxy import (
+    Fault,
+    LdapProxy,
+    dripping,
+    ending_with,
+    flooding,
+    freezing,
+    passing,
+    refusing,
+    resetting,
+    sending,
+    under_another_id,
+)
 from soak.people import Person
 from soak.reference import Reference, Source
 from support.databases.ldap_server import ADMIN, INDEX, PASSWORD, PEOPLE, SUFFIX, LdapServer
+from support.http.tcp_relay import relaying
 
 _SERVICE = f"cn=idv,{SUFFIX}"
 _ACCOUNT = f"dn: {_SERVICE}\nobjectClass: person\ncn: idv\nsn: idv\nuserPassword: {PASSWORD}\n\n"
@@ -87,8 +101,8 @@ def entry_of(each: Person) -> list[tuple[str, list[bytes]]]:
     return [("objectClass", [b"inetOrgPerson"]), *attributes]
 
 
-def of_ldap(source: LdapSource, password_file: Path) -> Iterator[Scenario]:
-    """Yield the faults of a server, its tree and its permissions."""
+def of_ldap(source: LdapSource, proxy: LdapProxy, password_file: Path) -> Iterator[Scenario]:
+    """Yield the faults of a server, of the connection to it, of its tree and its permissions."""
     server = source.server
 
     def scenario(name: str, begin: Callable[[], object], end: Callable[[], object]) -> Scenario:
@@ -118,6 +132,22 @@ def of_ldap(source: LdapSource, password_file: Path) -> Iterator[Scenario]:
         password_file.write_text(password)
 
     yield scenario("password changed", refuse, give)
+    faults: dict[str, Fault] = {
+        "closed": refusing,
+        "frozen": freezing,
+        "reset in the response": resetting,
+        "one byte at a time": dripping,
+        "100 MB": flooding,
+        "HTTP": sending(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        "bytes that are no message": sending(b"\x30\x05\x02\x01\x01\x65\x7f"),
+        "another message id": under_another_id,
+        "no such object": ending_with(32),
+        "invalid credentials": ending_with(49),
+        "unavailable": ending_with(52),
+    }
+    for name, fault in faults.items():
+        inject = between(partial(proxy.become, fault), partial(proxy.become, passing))
+        yield Scenario(name, source, inject, blind=True, harms_file=False)
 
 
 @asynccontextmanager
@@ -131,10 +161,11 @@ async def running_ldap_sites(folder: Path, max_seconds: float) -> AsyncIterator[
         password_file.write_text(PASSWORD)
         reference = Reference()
         source = LdapSource(server, "l", reference)
+        proxy = await stack.enter_async_context(relaying(server.port, LdapProxy))
         backend = f"""\
   - name: l
     kind: ldap
-    uris: ['{server.uri}']
+    uris: ['ldap://127.0.0.1:{proxy.port}']
     bind: {{dn: '{_SERVICE}', password: '${{file:{password_file}}}'}}
     base_dn: '{PEOPLE}'
     by_nickname: {{filter: '(uid={{nickname}})'}}
@@ -147,4 +178,4 @@ async def running_ldap_sites(folder: Path, max_seconds: float) -> AsyncIterator[
         services = await Builder(folder, max_seconds, stack).serve(ldap=CONFIG + backend)
         ports = [service.port for service in services.values()]
         checker = Checker(reference, TIMES, "l")
-        yield [Site("ldap", ports, checker, [source], [*of_ldap(source, password_file)])]
+        yield [Site("ldap", ports, checker, [source], [*of_ldap(source, proxy, password_file)])]

@@ -8,10 +8,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from tornado_idv.log_format import json_lines
-from tornado_idv.logs.folding import Folding
-from tornado_idv.logs.handlers import LineHandler, keep_out_secrets
-
 _TOUCHED = ("tornado.general", "tornado.application", "asyncio", "aiosqlite", "aiohttp")
 
 
@@ -35,18 +31,3 @@ def log_everything(caplog: pytest.LogCaptureFixture) -> None:
         # Each change of a level empties a cache of every logger.
         if logging.getLogger(name).level > logging.DEBUG:
             caplog.set_level(logging.DEBUG, logger=name)
-
-
-@contextmanager
-def debug_log() -> Iterator[list[str]]:
-    """Collect the lines that a service would log at the level debug."""
-    lines: list[str] = []
-    handler = LineHandler(lambda fields: lines.append(json_lines([fields])))
-    handler.folding = folding = Folding(handler.write_repeated)
-    root = logging.getLogger()
-    with put_back():
-        root.addHandler(handler)
-        root.setLevel(logging.DEBUG)
-        keep_out_secrets()
-        yield lines
-        folding.close()

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from support.http.scripted_server import reset
-from support.http.tcp_relay import Relay, relaying
-from support.processes.threads import in_thread
+from support.http.tcp_relay import Relay
 
 Fault = Callable[[bytes], Iterator[bytes | None]]
 """Given a message, yields bytes, one event-loop iteration each; ``None`` resets the connection."""
@@ -63,18 +62,6 @@ def sending(data: bytes) -> Fault:
         yield data
 
     return send
-
-
-def replacing(*pairs: tuple[bytes, bytes]) -> Fault:
-    """A response with other bytes, as many as before."""
-
-    def replace(message: bytes) -> Iterator[bytes | None]:
-        for old, new in pairs:
-            assert len(old) == len(new)
-            message = message.replace(old, new)
-        yield message
-
-    return replace
 
 
 def ending_with(code: int) -> Fault:
@@ -146,14 +133,3 @@ async def _read_message(reader: asyncio.StreamReader) -> bytes:
         more = await reader.readexactly(length & 0x7F)
         head, length = head + more, int.from_bytes(more)
     return head + await reader.readexactly(length)
-
-
-@contextmanager
-def ldap_proxy(target: int) -> Iterator[tuple[int, Callable[[Fault], None]]]:
-    """Run a proxy in a thread; yield its port, and a function that replaces its fault."""
-    with in_thread(relaying(target, LdapProxy)) as (proxy, loop):
-
-        def become(fault: Fault) -> None:
-            asyncio.run_coroutine_threadsafe(proxy.become(fault), loop).result(10)
-
-        yield proxy.port, become
