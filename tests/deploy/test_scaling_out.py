@@ -58,7 +58,7 @@ def tutorial(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[Walk]:
             "kind: sqlite,": "kind: sqlite, timeout: 20s,",
         }.items():
             text = text.replace(old, new)
-        login = f"PGUSER=nobody PGHOST={postgres_server.folder} PGPORT={postgres_server.port}"
+        login = f"PGUSER=other PGHOST={postgres_server.folder} PGPORT={postgres_server.port}"
         try:
             with walk(text, tmp_path, str(tools), str(postgres_server.bin)) as page:
                 run(page, f"cd {tmp_path}; export {login}")
