@@ -52,18 +52,14 @@ def leads_elsewhere(value: str) -> bool:
 @pytest.mark.parametrize(
     ("options", "query", "url"),
     [
-        ({"url": "/people/{nickname}"}, ALICE, "/people/alice"),
         ({"url": "/people/{card_number}/"}, CARD, "/people/0012/"),
-        ({"url": "/p", "query": {"login": "@{nickname}"}}, ALICE, "/p?login=%40alice"),
-        ({"url": "/p?a=1", "query": {"l": "{nickname}"}}, ALICE, "/p?a=1&l=alice"),
-        ({"url": "http://h:8080/{nickname}"}, ALICE, "http://h:8080/alice"),
+        ({"url": "/p?a=1", "query": {"l": "@{nickname}"}}, ALICE, "/p?a=1&l=%40alice"),
         ({"url": "HTTPS://[::1]?l={nickname}"}, ALICE, "HTTPS://[::1]/?l=alice"),
         (
             {"url": "/p", "query": {"u": "{profile_url}", "s": "{profile_site}"}},
             ALICE,
             "/p?u=https%3A%2F%2Fprofiles.example%2Fm%2Falice&s=https%3A%2F%2Fprofiles.example",
         ),
-        ({"url": "/{profile_url}"}, ALICE, "/https%3A%2F%2Fprofiles.example%2Fm%2Falice"),
         ({"url": "/{{{nickname}}}/100%25/ü b"}, ALICE, "/%7Balice%7D/100%25/%C3%BC%20b"),
         ({"url": "/Users('{nickname}')"}, ByNickname("o'b"), "/Users('o%27%27b')"),
         (
@@ -112,14 +108,13 @@ def test_method_follows_from_the_body(
             b'{"login": "alice", "limit": 1, "x": [null, true, 1.5], "100%": {}}',
             "application/json",
         ),
-        ({"json": '"{nickname}"'}, b'"alice"', "application/json"),
         (
             {"form": {"login": "{nickname}", "a b": "c&d", "{{": "%"}},
             b"login=alice&a%20b=c%26d&%7B=%25",
             "application/x-www-form-urlencoded",
         ),
     ],
-    ids=["mapping", "text", "only text", "form"],
+    ids=["mapping", "text", "form"],
 )
 def test_body_is_rendered(options: dict[str, Any], body: bytes, kind: str) -> None:
     """Any string may have a placeholder; JSON as text may hold numbers."""
@@ -127,15 +122,11 @@ def test_body_is_rendered(options: dict[str, Any], body: bytes, kind: str) -> No
     assert (asked.body, asked.headers) == (body, {"Content-Type": kind})
 
 
-@pytest.mark.parametrize("name", ["content-type", "Content-Type"])
-def test_content_type_may_be_configured(name: str) -> None:
+def test_content_type_may_be_configured() -> None:
     """SCIM has its own."""
-    headers = {name: "application/scim+json", "X-Tenant": "north"}
-    assert render(url="/{nickname}", json="{}", headers=headers).headers == headers
-
-
-def test_profile_site_may_stand_in_a_header() -> None:
-    assert render(url="/{nickname}", headers={"A": "{profile_site}"}).headers == {"A": SITE}
+    headers = {"content-type": "application/scim+json", "X-Site": "{profile_site}"}
+    sent = {**headers, "X-Site": SITE}
+    assert render(url="/{nickname}", json="{}", headers=headers).headers == sent
 
 
 @pytest.mark.parametrize(
@@ -254,14 +245,11 @@ WRONG = {
     "another scheme": ({"url": "ftp://h/{nickname}"}, "url", "write http or https"),
     "user info": ({"url": "https://a:b@h/{nickname}"}, "url", "without user info"),
     "fragment": ({"url": "/p#{nickname}"}, "url", "a fragment (#) is not allowed"),
-    "empty": ({"url": ""}, "url", "with one leading slash"),
     "scheme": ({"url": "{nickname}://h/p"}, "url", "placeholders can only follow the host"),
     "host": ({"url": "https://{nickname}/p"}, "url", "or placeholders"),
-    "bad port": ({"url": "https://h:99999/{nickname}"}, "url", "not a valid scheme, host or port"),
     "dots": ({"url": "/a/../{nickname}"}, "url", "segments of dots"),
     "encoded dots": ({"url": "/a/%2E%2e/{nickname}"}, "url", "segments of dots"),
     "percent": ({"url": "/100%/{nickname}"}, "url", "write %25"),
-    "percent before": ({"url": "/%{nickname}"}, "url", "write %25"),
     "unknown": ({"url": "/{card_number}"}, "url", "column 2; allowed here: {nickname}"),
     "lone brace": ({"url": "/{nickname"}, "url", "a lone { at column 2; write {{"),
     "lone closing": ({"url": "/nickname}"}, "url", "a lone } at column 10; write }}"),
@@ -284,18 +272,13 @@ WRONG = {
     ),
     "header value": ({"url": "/{nickname}", "headers": {"A": "ü"}}, "headers.A", "printable"),
     "header blank": ({"url": "/{nickname}", "headers": {"A": "{nickname} "}}, "headers.A", "ends"),
-    "header Host": ({"url": "/{nickname}", "headers": {"HOST": "h"}}, "headers.HOST", "be set"),
     **{
         f"header {name}": (
             {"url": "/{nickname}", "headers": {name: "x"}},
             f"headers.{name}",
-            "this header cannot be set here; write credentials in auth",
+            "auth",
         )
-        for name in (
-            *("Accept-Encoding", "Authorization", "Connection", "Content-Length", "Expect"),
-            *("Keep-Alive", "Proxy-Authorization", "TE", "te", "Trailer", "Transfer-Encoding"),
-            "Upgrade",
-        )
+        for name in ("Accept-Encoding", "authorization", "Proxy-Authorization", "TE")
     },
     "header twice": (
         {"url": "/{nickname}", "headers": {"A": "1", "a": "2"}},
@@ -310,7 +293,6 @@ WRONG = {
     "two bodies": ({"url": "/{nickname}", "json": "{}", "form": {}}, "form", "one body"),
     "method": ({"url": "/{nickname}", "method": "get"}, "method", "in capitals"),
     "CONNECT": ({"url": "/{nickname}", "method": "CONNECT"}, "method", "not a valid method"),
-    "misspelt": ({"url": "/{nickname}", "header": {}}, "header", "not permitted"),
 }
 
 
@@ -344,16 +326,11 @@ def test_every_wrong_value_is_reported() -> None:
 
 @pytest.mark.parametrize("behind", [";x", "?", "#", "\0", "/x", "\\x", ""], ids=repr)
 def test_dots_before_a_delimiter_are_a_dot_segment(behind: str) -> None:
-    for url in ("/people/{nickname}", "/people%2f{nickname}", "/people%2F{nickname}"):
+    """Servers written in Java strip parameters of a segment, behind a semicolon."""
+    for url in ("/people/{nickname}", "/people%2f{nickname}", "/p/{nickname};v=1/x"):
         with pytest.raises(Broken, match="the query cannot be part of a path") as caught:
             render(ByNickname(f"..{behind}"), url=url)
         assert not caught.value.counts_against_breaker
-
-
-def test_dots_before_a_semicolon_are_a_dot_segment() -> None:
-    """Servers written in Java strip parameters of a segment."""
-    with pytest.raises(Broken):
-        render(ByNickname(".."), url="/p/{nickname};v=1/x")
     assert render(ByNickname("..."), url="/p/{nickname};v=1/x").url == "/p/...;v=1/x"
 
 
