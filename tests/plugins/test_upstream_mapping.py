@@ -349,28 +349,18 @@ documents = st.recursive(
 
 FORMS = [
     "a",
-    "a.b",
     "@",
-    '"a"',
     "`1`",
-    "a == 'ok'",
     "a == b",
     "a > `0`",
-    "a && b",
     "a || b",
-    "!a",
-    "a == 'ok' && @",
     "lower(a)",
     "to_string(a)",
     "contains(a, b)",
-    "items[?a == 'ok'].b",
     "items[].a",
     "*.a",
-    "[a, b]",
     "{a: b}",
-    "a | b",
     "sort_by(items, &a)",
-    "a.length(b)",
 ]
 
 
@@ -392,7 +382,7 @@ def test_whole_records_may_be_selected(select: str) -> None:
 @given(document=documents, fields=st.tuples(*[st.sampled_from(FORMS)] * 5))
 def test_no_document_raises_anything_but_broken(document: Any, fields: tuple[str, ...]) -> None:
     """Whatever it holds, and whatever expressions are applied to it."""
-    assume("items[].a" != fields[0] != "items[?a == 'ok'].b" and fields[0] != "*.a")
+    assume(fields[0] not in {"items[].a", "*.a"})  # rejected as `select`
     names = ("select", "found_when", "plan", "nickname", "card_number")
     mapped = {"path": fields[0], "value_map": {"1": "a", "true": "b", "null": "c"}}
     for options in ({}, dict(zip(names, fields, strict=True)), {"plan": mapped, "select": "@"}):

@@ -221,15 +221,6 @@ async def test_login_that_does_not_respond_is_unavailable() -> None:
     assert (type(failure), failure.reason) == (Unavailable, "login: timed out")
 
 
-async def test_rejection_of_an_earlier_token_does_not_end_the_present_one() -> None:
-    async with behind_login(logged_in("t2")) as case:
-        await ask(case.made)
-        assert case.made._tokens is not None
-        assert case.made._tokens.invalidate("t1")
-        await ask(case.made)
-    assert len(case.issuer.requests) == 1
-
-
 async def test_changed_password_is_tried_at_once_as_a_first_one(tmp_path: Path) -> None:
     """Its file is read for each login."""
     path, ticker = tmp_path / "password", Ticker()
@@ -257,37 +248,33 @@ def token(text: str = "t1", **members: Any) -> bytes:
     return http(200, json.dumps(kept).encode())
 
 
-async def test_token_is_fetched_once_and_reused() -> None:
-    """By client credentials (RFC 6749, section 4.4)."""
-    async with issued(token("abc")) as case:
+IN_A_HEADER = "grant_type=client_credentials"
+IN_THE_FORM = (
+    f"{IN_A_HEADER}&scope=read+all&audience=https%3A%2F%2Fa%2F&client_id=us&client_secret=s3"
+)
+REQUESTS: dict[str, tuple[dict[str, Any], str | None, str]] = {
+    "header": ({}, "us:s3", IN_A_HEADER),
+    # Both are encoded before they are joined. A colon in either does not move the boundary.
+    "colons": ({"client_id": "a:b c", "client_secret": "ü:/"}, "a%3Ab+c:%C3%BC%3A%2F", IN_A_HEADER),
+    "form": ({"style": "form", "scope": "read all", "audience": "https://a/"}, None, IN_THE_FORM),
+}
+
+
+@pytest.mark.parametrize(("options", "basic", "form"), REQUESTS.values(), ids=REQUESTS)
+async def test_token_is_fetched_once_and_reused(
+    options: dict[str, Any], basic: str | None, form: str
+) -> None:
+    """By client credentials (RFC 6749, section 4.4), in a header or the form."""
+    async with issued(token("abc"), **options) as case:
         for _ in range(3):
             await ask(case.made)
     assert case.shown() == ["Bearer abc"] * 3
     (request,) = case.issuer.requests
     assert request.startswith(b"POST /oauth2/token?v=2 HTTP/1.1\r\n")
     assert header(request, "Content-Type") == "application/x-www-form-urlencoded"
-    assert header(request, "Authorization") == f"Basic {b64encode(b'us:s3').decode()}"
-    assert form_of(request) == "grant_type=client_credentials"
-
-
-async def test_client_credentials_may_be_sent_in_the_form() -> None:
-    """For token servers that do not support the header."""
-    async with issued(token(), style="form", scope="read all", audience="https://a/") as case:
-        await ask(case.made)
-    (request,) = case.issuer.requests
-    assert header(request, "Authorization") is None
-    assert form_of(request) == (
-        "grant_type=client_credentials&scope=read+all&audience=https%3A%2F%2Fa%2F"
-        "&client_id=us&client_secret=s3"
-    )
-
-
-async def test_client_id_and_secret_are_encoded_before_they_are_joined() -> None:
-    """A colon in either does not move the boundary."""
-    async with issued(token(), client_id="a:b c", client_secret="ü:/") as case:
-        await ask(case.made)
-    shown = b64encode(b"a%3Ab+c:%C3%BC%3A%2F").decode()
-    assert header(case.issuer.requests[0], "Authorization") == f"Basic {shown}"
+    sent = None if basic is None else f"Basic {b64encode(basic.encode()).decode()}"
+    assert header(request, "Authorization") == sent
+    assert form_of(request) == form
 
 
 LIVES: dict[str, tuple[dict[str, Any], float]] = {
