@@ -62,14 +62,6 @@ async def test_request_is_sent_as_it_was_rendered() -> None:
     assert header(request, "Accept-Encoding") == "identity"
 
 
-async def test_absolute_url_needs_no_base_url() -> None:
-    async with serving(GOOD) as upstream, opened() as bare, opened("http://127.0.0.1:1") as made:
-        request = Request("GET", f"{upstream.address}?login=alice", {}, None, repeatable=True)
-        await ask(bare, request)
-        await ask(made, request)
-    assert upstream.targets == ["/?login=alice"] * 2
-
-
 async def test_environment_and_cookies_are_ignored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -504,7 +496,7 @@ def late_answer(monkeypatch: pytest.MonkeyPatch, of: str = "") -> threading.Even
 
 
 async def test_error_of_a_cancelled_request_is_not_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It arrives when nobody waits for it any more."""
+    """It arrives when no request waits for it any more."""
     released = threading.Event()
 
     def getaddrinfo(*_args: Any, **_named: Any) -> Any:
