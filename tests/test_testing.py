@@ -12,7 +12,7 @@ import pytest
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.errors import Broken, StartError, Unavailable
 from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
-from tornado_idv.kit.testing import ALICE, BackendConformance, make_backend
+from tornado_idv.kit.testing import BackendConformance, make_backend
 from tornado_idv.model import BackendResult, ByNickname, Query, Step, User
 from tornado_idv.options import ConfigPath
 
@@ -151,13 +151,6 @@ class FailsWhenEmpty(Honest):
         return await super().find(query)
 
 
-class KnowsAliceAlways(Honest):
-    """Has a user built in."""
-
-    async def find(self, query: Query) -> User | None:
-        return ALICE if query == ByNickname("alice") else await super().find(query)
-
-
 class SharesOneCursor(Honest):
     """Keeps the query where the next one overwrites it."""
 
@@ -205,7 +198,6 @@ LIARS: dict[Callable[[Sequence[User] | None], AnyBackend], set[str]] = {
     NoneWhenFailing: {FAILING},
     ForgetsProfileUrls: {FOUND_BY_NICKNAME, FOUND_BY_CARD, AT_ONCE},
     FailsWhenEmpty: {EMPTY},
-    KnowsAliceAlways: {EMPTY, FAILING, FOLDED, TWO_USERS, CANARY},
     SharesOneCursor: {AT_ONCE},
     TakesTheFirst: {TWO_USERS, FAILING},
     KeepsAt: {AT},

@@ -218,17 +218,6 @@ def test_without_check_echo_the_requested_value_is_used(missing: str) -> None:
     assert mapper(check_echo="false").user(query, {**RECORD, **ignored}) == ALICE
 
 
-def test_not_known_when_must_hold_for_the_body() -> None:
-    """A page of a wrong address is not taken for "not known"."""
-    assert mapper().is_not_known({"any": "thing"})
-    strict = mapper(not_known_when="code == 'no'")
-    assert strict.is_not_known({"code": "no"})
-    assert not strict.is_not_known({"code": "yes"})
-    assert not strict.is_not_known(None)
-    with pytest.raises(Broken, match="does not fit"):
-        mapper(not_known_when="length(@)").is_not_known(5)
-
-
 WRONG = {
     "": "it is empty",
     "items[?a ==": "items[?a == is incomplete",

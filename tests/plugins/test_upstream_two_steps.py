@@ -16,7 +16,7 @@ from idv_upstream.options import UpstreamOptions
 from support.databases.upstream_backends import upstream
 from support.fakes.outcomes import outcome
 from support.http.scripted_server import Said, Scripted, http
-from tornado_idv import BackendResult, Broken, ByCard, ByNickname, LookupFailed, Step, User
+from tornado_idv import BackendResult, Broken, ByCard, LookupFailed, Step, User
 from tornado_idv.interfaces.backend import AnyBackend
 
 OPTIONS: dict[str, Any] = {
@@ -176,13 +176,6 @@ async def test_steps_of_both_requests_are_explained() -> None:
     ] * 2
     assert steps.count(("not_known_when", True)) == 1
     assert [name for name, _ in steps].count("response") == 3
-
-
-async def test_query_of_the_other_kind_takes_one_step() -> None:
-    by_nickname = {"url": "/users?login={nickname}"}
-    async with behind(USER, by_nickname=by_nickname) as (server, backend):
-        assert await backend.find(ByNickname("alice")) == ALICE
-    assert server.targets == ["/users?login=alice"]
 
 
 @pytest.mark.parametrize(
