@@ -6,11 +6,9 @@ import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from idv_upstream.options import UpstreamOptions
 from support.databases.upstream_backends import upstream
 from support.http.scripted_server import OWN_ID, header, http, serving
 from support.processes.service import CONFIG, KEY, Client, serving_here
@@ -24,19 +22,14 @@ NOT_FOUND = http(
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
 CALLER = {
-    **{
-        name: f"caller-{number}"
-        for number, name in enumerate([
-            "Accept-Language", "Baggage", "Cookie", "Forwarded", "From", "Idempotency-Key",
-            "If-None-Match", "Origin", "Prefer", "Referer", "User-Agent", "Via", "X-B3-TraceId",
-            "X-Forwarded-For", "X-Forwarded-Host", "X-Original-URL", "X-Tenant", "X-User",
-        ])
-    },
     "Accept": "application/json;caller=1",
+    "Cookie": "caller",
     "Host": "caller.example",
+    "User-Agent": "caller",
+    "X-Forwarded-For": "caller",
     "tracestate": "vendor=caller-state",
     "X-Request-ID": "caller-request",
-}  # fmt: skip
+}
 
 
 async def forwarded(
@@ -84,13 +77,11 @@ async def test_traceparent_and_request_id_are_forwarded(tmp_path: Path, *, fast_
     assert SPAN not in spans
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
 @pytest.mark.parametrize("forward", [[], ["traceparent"], ["x-request-id"]])
-async def test_no_other_header_is_forwarded(
-    tmp_path: Path, forward: list[str], *, fast_path: bool
-) -> None:
+async def test_no_other_header_is_forwarded(tmp_path: Path, forward: list[str]) -> None:
+    """The first request takes the slow path, and the others the fast path."""
     caller = {**CALLER, "traceparent": f"00-{TRACE}-{SPAN}-01"}
-    for request in await forwarded(tmp_path, forward, *[caller] * 4, fast_path=fast_path):
+    for request in await forwarded(tmp_path, forward, *[caller] * 4):
         assert (TRACE.encode() in request) == (forward == ["traceparent"])
         assert (b"caller-request" in request) == (forward == ["x-request-id"])
         hidden = request.replace(b"caller-request", b"").replace(b"caller-state", b"")
@@ -108,7 +99,6 @@ async def test_no_other_header_is_forwarded(
         f"00-{TRACE}-{'0' * 16}-01",
         f"ff-{TRACE}-{SPAN}-01",
         f"00-{TRACE}-{SPAN}-01-more",
-        f"00-{TRACE}-{SPAN}-1",
         f"00-{TRACE}-{SPAN}-01, 00-{TRACE}-{SPAN}-01",
     ],
 )
@@ -116,9 +106,7 @@ def test_invalid_traceparent_is_not_forwarded(traceparent: str) -> None:
     assert parse_trace(traceparent, "vendor=caller-state") is None
 
 
-@pytest.mark.parametrize(
-    ("flags", "sent"), [("00", "00"), ("01", "01"), ("03", "03"), ("ff", "03"), ("fc", "00")]
-)
+@pytest.mark.parametrize(("flags", "sent"), [("01", "01"), ("ff", "03"), ("fc", "00")])
 def test_flags_that_are_not_defined_are_sent_as_zero(flags: str, sent: str) -> None:
     trace = parse_trace(f"cc-{TRACE}-{SPAN}-{flags}")
     assert trace is not None
@@ -129,17 +117,6 @@ def test_overlong_tracestate_is_dropped() -> None:
     trace = parse_trace(f"00-{TRACE}-{SPAN}-01", "v=" + "x" * 511)
     assert trace is not None
     assert not trace.state
-
-
-def test_header_in_forward_and_in_a_request_is_refused() -> None:
-    request = {"url": "/u/{nickname}", "headers": {"X-Request-Id": "{nickname}"}}
-    options: dict[str, Any] = {"name": "x", "kind": "upstream", "base_url": "http://x"}
-    options |= {
-        "by_nickname": request,
-        "response": {"plan": "p", "card_number": "c", "nickname": "n"},
-    }
-    with pytest.raises(ValueError, match="forward and headers both set x-request-id"):
-        UpstreamOptions.model_validate({**options, "forward": ["x-request-id"]})
 
 
 async def test_lookup_without_a_request_forwards_nothing() -> None:

@@ -6,11 +6,9 @@ import json
 import re
 from typing import Any
 
-import jmespath
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from jmespath.visitor import Options
 from pydantic import ValidationError
 
 from idv_upstream.response.mapping import ResponseMapper
@@ -18,7 +16,7 @@ from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import decode_json
 from support.databases.upstream_backends import ALICE, PLAIN, QUERIES, RECORD, mapper, record
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
-from tornado_idv.kit.mapping import AllFunctions, Expression
+from tornado_idv.kit.mapping import Expression
 
 
 def reason(document: Any, query: Query = QUERIES[0], /, **options: Any) -> str:
@@ -28,99 +26,76 @@ def reason(document: Any, query: Query = QUERIES[0], /, **options: Any) -> str:
 
 
 ECHO = {"select": "items", "match": "echo"}
-FOUND = {
-    "plain": ({}, RECORD, ALICE),
-    "with @": ({}, record(login="@alice"), ALICE),
-    "list of one": ({"select": "items"}, {"items": [RECORD]}, ALICE),
-    "object": ({"select": "data.user"}, {"data": {"user": RECORD}}, ALICE),
-    "first of many": ({"select": "@", "pick": "first"}, [RECORD, record(login="bob")], ALICE),
-    "found": ({"found_when": "id"}, RECORD, ALICE),
-    "0 is true": ({"found_when": "id"}, record(id=0), ALICE),
-    "number of cards": ({"card_number": "to_string(card)"}, record(card=12), "12"),
-    "kept case": ({"nickname": "lower(login)"}, record(login="ALICE"), ALICE),
-    "without prefix": ({"nickname": "trim_prefix(login, 'EX-')"}, record(login="EX-alice"), ALICE),
-    "without suffix": ({"nickname": "trim_suffix(mail, '@x')"}, record(mail="alice@x"), ALICE),
-    "part": ({"plan": "split(path, '/') | [1]"}, record(path="a/Free/b"), ALICE),
-    "replaced": ({"card_number": "replace(card, '-', '')"}, record(card="00-12"), ALICE),
+FOUND: dict[str, tuple[dict[str, Any], Any]] = {
+    "with @": ({}, record(login="@alice")),
+    "list of one": ({"select": "items"}, {"items": [RECORD]}),
+    "object": ({"select": "data.user"}, {"data": {"user": RECORD}}),
+    "first of many": ({"select": "@", "pick": "first"}, [RECORD, record(login="bob")]),
+    "0 is true": ({"found_when": "id"}, record(id=0)),
+    "in small letters": ({"nickname": "lower(login)"}, record(login="ALICE")),
+    "without prefix": ({"nickname": "trim_prefix(login, 'EX-')"}, record(login="EX-alice")),
+    "without suffix": ({"nickname": "trim_suffix(mail, '@x')"}, record(mail="alice@x")),
+    "part": ({"plan": "split(path, '/') | [1]"}, record(path="a/Free/b")),
+    "replaced": ({"card_number": "replace(card, '-', '')"}, record(card="00-12")),
     "outside of the record": (
         {"select": "data", "plan": "$root.included[0].plan"},
         {"data": RECORD, "included": [{"plan": "Free"}]},
-        ALICE,
     ),
     "outside of many records": (
         {**ECHO, "plan": "$root.plan"},
         {"items": [record(login="bob", card="8"), RECORD], "plan": "Free"},
-        ALICE,
     ),
-    "text that is no root": ({"plan": {"path": "no || '$root'"}}, RECORD, "0012"),
-    "echo of many": (
-        {"select": "items", "match": "echo"},
-        {"items": [record(login="alice2", card="7"), RECORD, record(login="malice", card="8")]},
-        ALICE,
-    ),
-    "echo in two cases": (ECHO, {"items": [record(login="Alice", card="9"), RECORD]}, ALICE),
-    "default for a number that is missing": (
-        {"plan": {"path": "to_string(level)", "default": "Free"}},
+    "text that is no root": (
+        {"plan": {"path": "no || '$root'", "value_map": {"$root": "Free"}}},
         RECORD,
-        ALICE,
+    ),
+    "echo of many": (
+        ECHO,
+        {"items": [record(login="alice2", card="7"), RECORD, record(login="Alice", card="8")]},
     ),
     "complete": (
         {"select": "items", "complete_when": "total == length(items)"},
         {"items": [RECORD], "total": 1},
-        ALICE,
     ),
-    "no error": ({"unavailable_when": "busy", "broken_when": "refused"}, RECORD, ALICE),
-    "const": ({"plan": {"const": "Free"}}, RECORD, ALICE),
-    "path": ({"plan": {"path": "id || plan"}}, record(id=None), ALICE),
-    "default for null": ({"plan": {"path": "no", "default": "Free"}}, RECORD, ALICE),
-    "mapped text": ({"plan": {"path": "p", "value_map": {"a": "Free"}}}, record(p="a"), ALICE),
-    "mapped number": ({"plan": {"path": "p", "value_map": {"1": "Free"}}}, record(p=1), ALICE),
-    "mapped true": ({"plan": {"path": "p", "value_map": {"true": "Free"}}}, record(p=True), ALICE),
-    "mapped null": ({"plan": {"path": "p", "value_map": {"null": "Free"}}}, RECORD, ALICE),
+    "const": ({"plan": {"const": "Free"}}, RECORD),
+    "default for null": ({"plan": {"path": "no", "default": "Free"}}, RECORD),
+    "mapped text": ({"plan": {"path": "p", "value_map": {"a": "Free"}}}, record(p="a")),
+    "mapped number": ({"plan": {"path": "p", "value_map": {"1": "Free"}}}, record(p=1)),
+    "mapped true": ({"plan": {"path": "p", "value_map": {"true": "Free"}}}, record(p=True)),
+    "mapped null": ({"plan": {"path": "p", "value_map": {"null": "Free"}}}, RECORD),
     "mapped default": (
         {"plan": {"path": "p", "value_map": {"1": "Pro"}, "default": "Free"}},
         RECORD,
-        ALICE,
     ),
-    "profile": (
-        {"profile_url": "links.self"},
-        record(links={"self": "https://x"}),
-        User("Free", "0012", "alice", "https://x"),
-    ),
-    "profile null": ({"profile_url": "url"}, record(url=None), ALICE),
-    "profile mapped": ({"profile_url": {"path": "url", "value_map": {"a": "b"}}}, RECORD, ALICE),
+    "no profile, mapped": ({"profile_url": {"path": "url", "value_map": {"a": "b"}}}, RECORD),
 }
 
 
-@pytest.mark.parametrize(("options", "document", "user"), FOUND.values(), ids=FOUND.keys())
-def test_user_is_read(options: dict[str, Any], document: Any, user: User | str) -> None:
-    """The same for either query, except for what was asked."""
-    if isinstance(user, str):
-        found = mapper(**options).user(QUERIES[0], document)
-        assert found is not None
-        assert found.card_number == user
-    else:
-        for query in QUERIES:
-            assert mapper(**options).user(query, document) == user
+@pytest.mark.parametrize(("options", "document"), FOUND.values(), ids=FOUND.keys())
+def test_user_is_read(options: dict[str, Any], document: Any) -> None:
+    for query in QUERIES:
+        assert mapper(**options).user(query, document) == ALICE
+
+
+def test_profile_url_is_read() -> None:
+    user = mapper(profile_url="links.self").user(QUERIES[0], record(links={"self": "https://x"}))
+    assert user == User("Free", "0012", "alice", "https://x")
 
 
 @pytest.mark.parametrize(
     ("options", "document"),
     [
         ({"select": "items"}, {"items": []}),
-        ({"select": "items", "pick": "first"}, {"items": []}),
         (ECHO, {"items": [record(login="alice2", card="9")]}),
         ({"found_when": "total"}, {"total": None}),
         ({"found_when": "total"}, None),
         ({"found_when": "a"}, {"a": ""}),
-        ({"found_when": "a"}, {"a": []}),
         ({"found_when": "total", "select": "no"}, {"total": False}),
         ({"found_when": "total", "select": "hits"}, {"total": False, "hits": []}),
         ({"found_when": "ok", "select": "user"}, {"ok": False, "user": {"login": "", "id": 0}}),
         ({"found_when": "ok", "select": "user"}, {"ok": False, "user": "no such user"}),
         ({"found_when": "ok", "select": "lower(user)"}, {"ok": False}),
         ({"found_when": "user.id != `7`", "select": "user"}, {"user": RECORD}),
-        ({"found_when": "id != `7`"}, RECORD),
         (
             {"found_when": "n", "select": "items", "match": "echo"},
             {"n": True, "items": [record(login="alice2", card="9")]},
@@ -133,47 +108,25 @@ def test_not_found_is_read(options: dict[str, Any], document: Any) -> None:
         assert mapper(**options).user(query, document) is None
 
 
-BROKEN = {
+TOTAL = {"found_when": "total != `0`", "select": "items"}
+BROKEN: dict[str, tuple[dict[str, Any], Any, str]] = {
     "select null": ({"select": "items"}, {}, "select (items) gives null, not a record"),
-    "select null of found": ({"select": "a", "found_when": "b"}, {"b": 1}, "(a) gives null"),
     "select text": ({"select": "id"}, record(id="canary"), "select (id) gives text, not a record"),
     "flattened null": ({"select": "[]"}, [None], "select ([]) gives null, not a record"),
     "two": ({"select": "items"}, {"items": [RECORD, RECORD]}, "more than one user for one query"),
-    "list unselected": ({}, [RECORD], "a list, not a record; write select"),
-    "empty list unselected": ({}, [], "a list, not a record; write select"),
+    "list unselected": ({}, [], "a list, not a record; write select"),
     "null": ({}, None, "the response is null, not a record"),
-    "another": (
-        {},
-        record(login="canary", card="13"),
-        "response is for a user other than requested",
-    ),
-    "another case": (
-        {},
-        record(login="Alice", card="012"),
-        "response is for a user other than requested",
-    ),
+    "another": ({}, record(login="Alice", card="012"), "response is for a user other than"),
     "missing": ({}, record(plan=None), "plan (plan) is missing"),
     "number of plan": ({}, record(plan=1), "plan (plan) is a number, not text; use to_string(plan"),
     "surrogate": ({}, record(plan="canary\ud800"), "plan (plan) has a lone surrogate"),
-    "number of url": ({"profile_url": "id"}, RECORD, "profile_url (id) is a number"),
     "empty url": ({"profile_url": "u"}, record(u=""), "profile_url (u) is empty"),
-    "card a number": (
-        {},
-        record(card=12),
-        "card_number (card) is a number, not text; use to_string(",
-    ),
     "card words": ({}, record(card="canary"), "card_number (card) contains characters other"),
     "card digits": ({}, record(card="٤٠"), "card_number (card) contains characters other"),
-    "card empty": ({}, record(card=""), "card_number (card) contains characters other"),
-    "no map": (
-        {"plan": {"path": "id", "value_map": {"1": "Free"}}},
-        RECORD,
-        "plan (id) has a value that is not in value_map",
-    ),
     "1 is not true": (
         {"plan": {"path": "id", "value_map": {"1": "Free"}}},
         record(id=True),
-        "is not in value_map",
+        "plan (id) has a value that is not in value_map",
     ),
     "mapped list": (
         {"plan": {"path": "id", "value_map": {"1": "a"}, "default": "b"}},
@@ -186,7 +139,6 @@ BROKEN = {
         "plan (no) is missing",
     ),
     "two at signs": ({}, record(login="@@alice", card="12"), "for a user other than requested"),
-    "number that is missing": ({"plan": "to_string(level)"}, RECORD, "(to_string(level)) is miss"),
     "two echoes": (
         ECHO,
         {"items": [RECORD, record(id=8), record(login="bob", card="9")]},
@@ -208,10 +160,40 @@ BROKEN = {
         RECORD,
         "lower(no) does not fit the response: lower() is given null",
     ),
-    "text and number": (
-        {"found_when": "plan > `1`"},
-        RECORD,
-        "plan > `1` does not fit the response",
+    **{
+        f"nickname {nickname!r}": ({}, record(login=nickname), "nickname (login)")
+        for nickname in ("", "@", "a b", "é", "alice\n", "\x7f")
+    },
+    "one page of several": (
+        {**ECHO, "complete_when": "total == length(items)"},
+        {"items": [RECORD], "total": 30},
+        "complete_when (total == length(items)) is false: the response is one page of several",
+    ),
+    "a total, and no user": (TOTAL, {"total": 1, "items": []}, "is true, but select (items) gives"),
+    "found, and all are left out": (
+        {"found_when": "total != `0`", "select": "items[?state == 'active']"},
+        {"total": 1, "items": [RECORD]},
+        "found_when (total != `0`) is true, but select (items[?state == 'active']) gives no user",
+    ),
+    "no total, and the user": (
+        TOTAL,
+        {"total": 0, "items": [RECORD]},
+        "found_when (total != `0`) is false, but select (items) gives a user",
+    ),
+    "not found, and the user": (
+        {"found_when": "found", "select": "user"},
+        {"found": False, "user": RECORD},
+        "found_when (found) is false, but select (user) gives a user",
+    ),
+    "no total, and the user, below one member": (
+        {"found_when": "hits.total != `0`", "select": "hits.hits"},
+        {"hits": {"total": 0, "hits": [RECORD]}},
+        "is false, but",
+    ),
+    "no total, and the user, in one condition": (
+        {"found_when": "total != `0` && items", "select": "items"},
+        {"total": 0, "items": [RECORD]},
+        "is false, but",
     ),
 }
 
@@ -225,11 +207,6 @@ def test_wrong_record_is_broken(options: dict[str, Any], document: Any, said: st
         assert "canary" not in reported
 
 
-@pytest.mark.parametrize("nickname", ["", "@", "@@ a", "a b", "é", "a\n", "\x7f", "\ud800"])
-def test_impossible_nickname_is_broken(nickname: str) -> None:
-    assert "nickname (login)" in reason(record(login=nickname), QUERIES[1])
-
-
 @pytest.mark.parametrize("missing", ["nickname", "card_number"])
 def test_without_check_echo_the_requested_value_is_used(missing: str) -> None:
     """Its expression may be missing, and is not evaluated if it is there."""
@@ -241,57 +218,39 @@ def test_without_check_echo_the_requested_value_is_used(missing: str) -> None:
     assert mapper(check_echo="false").user(query, {**RECORD, **ignored}) == ALICE
 
 
-def test_not_known_when_must_hold_for_the_body() -> None:
-    """A page of a wrong address is not taken for "not known"."""
-    assert mapper().is_not_known({"any": "thing"})
-    strict = mapper(not_known_when="code == 'no'")
-    assert strict.is_not_known({"code": "no"})
-    assert not strict.is_not_known({"code": "yes"})
-    assert not strict.is_not_known(None)
-    with pytest.raises(Broken, match="does not fit"):
-        mapper(not_known_when="length(@)").is_not_known(5)
-
-
 WRONG = {
-    "empty": ("", "it is empty"),
-    "blank": (" ", "is incomplete"),
-    "incomplete": ("items[?a ==", "items[?a == is incomplete"),
-    "one =": ("a = 'b'", "a = 'b' is wrong at column 3; compare with =="),
-    "number": ("total > 0", "is wrong at column 9; a number stands in backquotes, like `0`"),
-    "dash": ("first-name", "at column 6; a name with a dash stands in double quotes"),
-    "JSONPath": ("$.items", "at column 1; leave $ out"),
-    "old literal": ("a == `b`", "has text in backquotes; write it in single quotes"),
-    "two dots": ("a..b", "is wrong at column 3"),
-    "unclosed": ("a == 'b", "is wrong at column 6"),
-    "deep": ("(" * 9999, "cannot be read"),
-    "too long": ("|".join("a" * 5000), "cannot be read"),
-    "negated member": ("!data.witness", "write !(data.witness) for !data.witness"),
-    "negated within": ("errors || !data.a.b", "write !(data.a.b) for !data.a.b"),
-    "negated quoted": ('!"the-data".a', 'write !("the-data".a)'),
-    "negated with an index": ("!data[0].name", "write !(a.b), !(a == b)"),
-    "negated list": ("!data[].name", "has the same result for every response"),
-    "negated filter": ("!data[?a]", "has the same result for every response"),
-    "negated root": ("!$root.data", "write !($root.data)"),
-    "negated in brackets": ("(!data).witness", "has the same result for every response"),
-    "negated in a pipe": ("!data | witness", "has the same result for every response"),
-    "one pipe for two": ("!data | code == 'x'", "has the same result for every response"),
-    "member of a comparison": ("(a == b).c", "has the same result for every response"),
-    "element of a comparison": ("(a == b)[0]", "has the same result for every response"),
-    "negated comparison": ("!status == 'ok'", "has the same result for every response"),
-    "negated and not equal": ("!status != 'ok'", "has the same result for every response"),
-    "negated and compared": ("!a == b.c", "has the same result for every response"),
+    "": "it is empty",
+    "items[?a ==": "items[?a == is incomplete",
+    "a = 'b'": "a = 'b' is wrong at column 3; compare with ==",
+    "total > 0": "is wrong at column 9; a number stands in backquotes, like `0`",
+    "first-name": "at column 6; a name with a dash stands in double quotes",
+    "$.items": "at column 1; leave $ out",
+    "a == `b`": "has text in backquotes; write it in single quotes",
+    "a..b": "is wrong at column 3",
+    "a == 'b": "is wrong at column 6",
+    "(" * 9999: "cannot be read",
+    "|".join("a" * 5000): "cannot be read",
+    " || ".join(["a"] * 3000): "not a JMESPath expression",
+    "&plan": "is an expression reference",
+    "!data.witness": "write !(data.witness) for !data.witness",
+    "errors || !data.a.b": "write !(data.a.b) for !data.a.b",
+    '!"the-data".a': 'write !("the-data".a)',
+    "!data[0].name": "write !(a.b), !(a == b)",
+    "!data[].name": "has the same result for every response",
+    "!$root.data": "write !($root.data)",
+    "(!data).witness": "has the same result for every response",
+    "!data | code == 'x'": "has the same result for every response",
+    "(a == b).c": "has the same result for every response",
+    "(a == b)[0]": "has the same result for every response",
+    "!status == 'ok'": "has the same result for every response",
+    "!a == b.c": "has the same result for every response",
 }
 
 
-@pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG.keys())
-@pytest.mark.parametrize("where", ["found_when", "mapping"])
-def test_wrong_expression_is_reported_with_its_column(text: str, said: str, where: str) -> None:
-    options: dict[str, Any] = {"plan": {"path": text}} if where == "mapping" else {where: text}
-    with pytest.raises(ValidationError) as caught:
-        mapper(**options)
-    (problem,) = caught.value.errors()
-    assert said in problem["msg"]
-    assert problem["loc"][0] == ("plan" if where == "mapping" else where)
+@pytest.mark.parametrize(("text", "said"), WRONG.items(), ids=[each[:20] for each in WRONG])
+def test_wrong_expression_is_reported_with_its_column(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Expression(text)
 
 
 @pytest.mark.parametrize("text", ["upper(a)", "length(a, b)", "not_null()"])
@@ -304,18 +263,15 @@ def test_wrong_call_of_a_function_is_reported_by_the_lookup(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "a[1:2].b",
         "not_null(a, b, c)",
         "sort_by(a, &b)",
         "max(a[::2])",
         "!(a.b)",
         "!a[0]",
-        "!a && b.c",
         "!a == !b",
         "!a == `true`",
         "!contains(a, 'x')",
         "!a | to_string(@)",
-        "!(a.b) || c.d",
     ],
 )
 def test_valid_expression_is_accepted(text: str) -> None:
@@ -330,8 +286,7 @@ def test_wrong_mapping_is_reported() -> None:
                 "nickname": {"path": "a", "const": "b"},
                 "card_number": {"const": "1", "value_map": {"a": "b"}},
                 "profile_url": [],
-                "pick": "any",
-                "colour": "blue",
+                "found_when": "a..b",
             }
         )
     reported = {problem["loc"]: problem["msg"] for problem in caught.value.errors()}
@@ -344,8 +299,7 @@ def test_wrong_mapping_is_reported() -> None:
             "Value error, const excludes all other options; write const alone, or remove const"
         ),
         ("profile_url", "mapping"): reported["profile_url", "mapping"],
-        ("pick",): "Input should be 'one' or 'first'",
-        ("colour",): "Extra inputs are not permitted",
+        ("found_when",): ("Value error, not a JMESPath expression: a..b is wrong at column 3"),
     }
 
 
@@ -362,19 +316,9 @@ def test_echo_in_another_case_and_of_another_form_is_no_missing_user() -> None:
     assert reason(page, QUERIES[1], **ECHO) == text
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"match": "echo"}, "match: echo needs select"),
-        ({**ECHO, "check_echo": "false"}, "match: echo needs select"),
-        ({"plan": "&plan"}, "is an expression reference"),
-        ({"found_when": "&plan"}, "is an expression reference"),
-        ({"found_when": " || ".join(["a"] * 3000)}, "not a JMESPath expression"),
-    ],
-    ids=["echo of no list", "unchecked echo", "reference", "condition", "endless"],
-)
-def test_wrong_options_are_rejected(options: dict[str, str], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+@pytest.mark.parametrize("options", [{"match": "echo"}, {**ECHO, "check_echo": "false"}])
+def test_echo_without_a_list_or_a_check_is_rejected(options: dict[str, str]) -> None:
+    with pytest.raises(ValidationError, match="match: echo needs select"):
         mapper(**options)
 
 
@@ -394,57 +338,24 @@ documents = st.recursive(
 
 FORMS = [
     "a",
-    "a.b",
     "@",
-    '"a"',
     "`1`",
-    "a == 'ok'",
     "a == b",
     "a > `0`",
-    "a && b",
     "a || b",
-    "!a",
-    "a == 'ok' && @",
     "lower(a)",
     "to_string(a)",
     "contains(a, b)",
-    "items[?a == 'ok'].b",
     "items[].a",
     "*.a",
-    "[a, b]",
     "{a: b}",
-    "a | b",
     "sort_by(items, &a)",
-    "a.length(b)",
-]
-EXPRESSIONS = [(Expression(text), jmespath.compile(text)) for text in FORMS]
-
-
-@settings(max_examples=200, deadline=None)
-@given(document=documents)
-def test_expressions_give_what_the_library_gives(document: Any) -> None:
-    options = Options(custom_functions=AllFunctions())
-    for ours, theirs in EXPRESSIONS:
-        try:
-            wanted = repr(theirs.search(document, options))
-        except (ValueError, TypeError):
-            with pytest.raises(Broken):
-                ours.evaluate(document)
-        else:
-            assert repr(ours.evaluate(document)) == wanted
-
-
-LEAVE_OUT = [
-    "items[].user",
-    "items[*].user",
-    "hits.hits[]._source",
-    "items[?a == 'b'].user",
-    "*.user",
-    "items[:2].user",
 ]
 
 
-@pytest.mark.parametrize("select", LEAVE_OUT)
+@pytest.mark.parametrize(
+    "select", ["items[].user", "items[*].user", "items[?a == 'b'].user", "*.user", "items[:2].user"]
+)
 def test_select_that_drops_records_is_rejected(select: str) -> None:
     """A list that records of another shape were dropped from reads as "not found"."""
     with pytest.raises(ValidationError, match="leaves out records with an unexpected structure"):
@@ -453,14 +364,14 @@ def test_select_that_drops_records_is_rejected(select: str) -> None:
 
 @pytest.mark.parametrize("select", ["items[]", "items[?id == 'x']", "items[:2]", "items[0].user"])
 def test_whole_records_may_be_selected(select: str) -> None:
-    assert ResponseOptions.model_validate({**PLAIN, "select": select}).select == select
+    assert mapper(select=select)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(document=documents, fields=st.tuples(*[st.sampled_from(FORMS)] * 5))
 def test_no_document_raises_anything_but_broken(document: Any, fields: tuple[str, ...]) -> None:
     """Whatever it holds, and whatever expressions are applied to it."""
-    assume("items[].a" != fields[0] != "items[?a == 'ok'].b" and fields[0] != "*.a")
+    assume(fields[0] not in {"items[].a", "*.a"})  # rejected as `select`
     names = ("select", "found_when", "plan", "nickname", "card_number")
     mapped = {"path": fields[0], "value_map": {"1": "a", "true": "b", "null": "c"}}
     for options in ({}, dict(zip(names, fields, strict=True)), {"plan": mapped, "select": "@"}):
@@ -512,11 +423,7 @@ def test_outcome_of_a_status_may_be_overridden() -> None:
     ("text", "value", "result"),
     [
         ("has_bits(a, `2`)", {"a": "514"}, True),
-        ("has_bits(a, `2`)", {"a": 512}, False),
         ("has_bits(a, `3`)", {"a": 1}, False),
-        ("has_bits(a, `3`)", {"a": "2"}, False),
-        ("has_bits(a, `3`)", {"a": 3}, True),
-        ("has_bits(a, `3`)", {"a": "7"}, True),
         ("guid(a)", {"a": bytes(range(16))}, "03020100-0504-0706-0809-0a0b0c0d0e0f"),
     ],
 )
@@ -525,8 +432,66 @@ def test_functions_for_ldap(text: str, value: dict[str, Any], result: object) ->
 
 
 @pytest.mark.parametrize(
-    ("value", "result"), [(None, None), ("a", "a"), (7, "7"), (True, "true"), ([1, "a"], '[1,"a"]')]
+    ("value", "result"), [(None, None), ("a", "a"), (True, "true"), ([1, "a"], '[1,"a"]')]
 )
 def test_null_is_no_text(value: object, result: str | None) -> None:
     """The text "null" would be a plan, or the id in a second request."""
     assert Expression("to_string(a)").evaluate({"a": value}) == result
+
+
+# Users who are not known by their record
+
+DISABLED = {"not_known_when": "error == 'no user' || state == 'disabled'"}
+GONE = record(state="disabled")
+OLD = record(state="disabled", plan=None, id=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "document", "expected"),
+    [
+        ({}, GONE, None),
+        ({}, record(state="active"), ALICE),
+        ({}, record(plan=None, state="disabled"), None),
+        ({"select": "items"}, {"items": [GONE]}, None),
+        ({"select": "items"}, {"items": [GONE, RECORD, OLD]}, ALICE),
+        ({"select": "items", "pick": "first"}, {"items": [GONE, RECORD]}, ALICE),
+        (
+            {"select": "items", "match": "echo"},
+            {"items": [record(login="bob", card="9"), GONE, record(login="al", card="8")]},
+            None,
+        ),
+        ({"select": "items", "check_echo": "false"}, {"items": [{"state": "disabled"}]}, None),
+        ({"select": "items"}, {"items": [RECORD, RECORD, GONE]}, "more than one user"),
+        ({}, record(state="disabled", login="bob", card="9"), "for a user other"),
+        ({}, record(state="disabled", login=None, card=None), "is missing"),
+    ],
+)
+def test_user_whose_record_says_so_is_not_known(
+    options: dict[str, Any], document: Any, expected: User | str | None
+) -> None:
+    """Such as a disabled one: if it is the record of the requested user."""
+    for query in QUERIES:
+        if isinstance(expected, str):
+            assert expected in reason(document, query, **DISABLED, **options)
+        else:
+            assert mapper(**DISABLED, **options).user(query, document) == expected
+
+
+def test_disabled_user_without_a_card_is_not_known_by_nickname() -> None:
+    assert mapper(**DISABLED).user(QUERIES[0], record(state="disabled", card=None)) is None
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["error != 'busy'", "contains(message, 'no user')", "@", "type(@) == 'object'"],
+)
+def test_condition_on_other_members_leaves_users_known(condition: str) -> None:
+    """It is meant for the body of a 404, and the record has none of its members."""
+    assert mapper(not_known_when=condition).user(QUERIES[0], RECORD) == ALICE
+
+
+def test_condition_on_a_record_reads_what_is_around_it() -> None:
+    document = {"user": RECORD, "gone": ["7"]}
+    options = {"select": "user", "not_known_when": "contains($root.gone, to_string(id))"}
+    assert mapper(**options).user(QUERIES[0], document) is None
+    assert mapper(**options).user(QUERIES[0], {**document, "gone": []}) == ALICE

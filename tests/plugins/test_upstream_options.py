@@ -36,13 +36,10 @@ def options(**members: Any) -> UpstreamOptions:
 @pytest.mark.parametrize(
     ("written", "kept"),
     [
-        ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
         ("https://directory.example/", "https://directory.example"),
         ("https://directory.example/a/b-c_d.~/", "https://directory.example/a/b-c_d.~"),
         ("http://[::1]:80", "http://[::1]:80"),
         ("http://idv_users:8080", "http://idv_users:8080"),
-        ("http://xn--bcher-kva.example.", "http://xn--bcher-kva.example."),
-        ("HTTP://Host", "HTTP://Host"),
     ],
 )
 def test_base_url_is_kept_without_its_last_slash(written: str, kept: str) -> None:
@@ -54,24 +51,14 @@ def test_base_url_is_kept_without_its_last_slash(written: str, kept: str) -> Non
     "written",
     [
         "",
-        "directory.example",
         "ftp://directory.example",
-        "http://",
         "http://canary:secret@host",
         "http://host/#a",
         "http://host/a?",
         "http://host/a//b",
         "http://host/..",
-        "http://host/a b",
-        "http://host\n",
-        "http://host\\@other",
-        "http://host:0",
         "http://host:65536",
-        "http://a..b",
-        f"http://{'a' * 64}",
         "http://xn--a",
-        "http://bücher.example",
-        "http://[::1",
         "http://[:::]",
         "http://host:\uff18\uff10",
     ],
@@ -86,26 +73,9 @@ def test_invalid_base_url_is_rejected_without_repeating_it(written: str) -> None
     assert "canary" not in problem["msg"] + str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("auth", "place"),
-    [
-        ({}, ("auth",)),
-        ({"kind": "digest"}, ("auth",)),
-        ({"kind": "none", "token": "a"}, ("auth", "none", "token")),
-        ({"kind": "bearer"}, ("auth", "bearer", "token")),
-        ({"kind": "bearer", "token": "a", "header": "b"}, ("auth", "bearer", "header")),
-    ],
-    ids=["empty", "unknown kind", "token without a kind", "no token", "unknown member"],
-)
-def test_invalid_credential_is_rejected(auth: dict[str, str], place: Any) -> None:
-    with pytest.raises(ValidationError) as caught:
-        options(base_url="http://host", auth=auth)
-    assert [problem["loc"] for problem in caught.value.errors()] == [place]
-
-
 def test_readme_documents_every_option() -> None:
     own = UpstreamOptions.model_fields.keys() - BackendOptions.model_fields.keys()
-    sections = {
+    sections: dict[str, list[Any]] = {
         "by_nickname": [NicknameRequest],
         "response": [ResponseOptions],
         "response.plan": [FieldOptions],
@@ -137,6 +107,9 @@ async def test_every_example_of_the_readme_opens(example: str) -> None:
 
 RESPONSE = "response: {plan: plan, card_number: card, nickname: login}"
 BY = 'by_nickname: {url: "/{nickname}"}'
+WITH_HEADER = (
+    'base_url: http://a\nby_nickname: {url: "/{nickname}", headers: {X-Request-Id: a}}\n' + RESPONSE
+)
 WRONG = {
     "nowhere": ("", 6, "needs base_url, or by_nickname and by_card with complete URLs"),
     "several places": (
@@ -166,16 +139,19 @@ WRONG = {
         6,
         "response.card_number is required for lookups by nickname",
     ),
-    "a wrong expression": (
-        f"base_url: http://a\n{BY}\nresponse: {{plan: 'a..b', card_number: card, nickname: login}}",
-        10,
-        "not a JMESPath expression: a..b is wrong at column 3",
+    "a header of two sources": (
+        f"{WITH_HEADER}\nforward: [x-request-id]",
+        6,
+        "forward and headers both set x-request-id; write it in one of them",
     ),
-    "a wrong status": (
-        f"base_url: http://a\n{BY}\n{RESPONSE}\nstatus: {{404: gone}}",
-        11,
-        "read, not_known, unavailable",
-    ),
+    **{
+        f"an echo header that is {name}": (
+            f"{WITH_HEADER}\nforward: [traceparent]\necho_header: {name}",
+            6,
+            "echo_header is reserved, or set by headers or forward; rename it",
+        )
+        for name in ("x-request-id", "Traceparent", "Content-Length")
+    },
     "an unknown placeholder": (
         f'base_url: http://a\nby_nickname: {{url: "/{{nick}}"}}\n{RESPONSE}',
         9,
@@ -238,7 +214,9 @@ def test_first_profile_site_is_a_placeholder(tmp_path: Path) -> None:
     }
 
 
-FAIR = {
+PAGED = {"match": "echo", "select": "users"}
+COMPLETE = {**PAGED, "complete_when": "total == length(users)"}
+FAIR: dict[str, dict[str, Any]] = {
     "a code of not found": {"found_when": "error != 'E_NOUSER'"},
     "a total": {"found_when": "total != `0`"},
     "an error or data": {
@@ -251,32 +229,48 @@ FAIR = {
     "a flag of a record": {"not_known_when": "active == `false`"},
     "a quoted name": {"broken_when": """"error-code" == 'BUSY'"""},
     "the whole document": {"found_when": "@"},
+    "a complete list": COMPLETE,
 }
-PAGED = {"match": "echo", "select": "users"}
-HIDING_ERRORS = [
-    "ok",
-    "!error",
-    "total > `0`",
-    "status == 'ok'",
-    'error != "E_NOUSER"',
-    "data.user",
-    "ok && total != `0`",
-    "errors || !data || data.found",
-    "!ok || data.total",
-    "error.code != data.code",
-]
 
 
 def warnings_of(response: dict[str, Any]) -> list[str]:
     return list(ResponseOptions.model_validate({**PLAIN, **response}).warnings())
 
 
-@pytest.mark.parametrize("found_when", HIDING_ERRORS)
-def test_condition_that_is_false_for_an_error_is_warned_of(found_when: str) -> None:
+HIDING: list[tuple[dict[str, Any], str]] = [
+    *(
+        ({"found_when": text}, f"response.found_when ({text}) is false not only for missing users")
+        for text in (
+            "ok",
+            "!error",
+            "total > `0`",
+            "status == 'ok'",
+            'error != "E_NOUSER"',
+            "errors || !data || data.found",
+            "error.code != data.code",
+        )
+    ),
+    *(
+        ({"not_known_when": text}, f"response.not_known_when ({text}) is true not only")
+        for text in ("state != 'active'", "!(user.active)", 'error == "no_user"')
+    ),
+    ({"select": "users || `[]`"}, "response.select (users || `[]`) gives an empty list not"),
+    ({"select": "items[?state == 'active']"}, "response.select (items[?state == 'active']) has a "),
+    ({"select": "hits || items[?active]"}, "response.select (hits || items[?active]) has a filter"),
+    ({"found_when": "!items || items[?a]"}, "response.found_when (!items || items[?a]) has a filt"),
+    ({"broken_when": 'code == "BUSY"'}, 'code == "BUSY" compares with a member'),
+    ({"unavailable_when": 'ok && code!="OK"'}, 'ok && code!="OK" compares with a member'),
+    (PAGED, "response.match is echo without complete_when"),
+    ({**PAGED, "complete_when": "ok"}, "response.complete_when (ok) has no =="),
+    ({**PAGED, "complete_when": "a >= b"}, "response.complete_when (a >= b) has no =="),
+]
+
+
+@pytest.mark.parametrize(("response", "start"), HIDING, ids=str)
+def test_condition_that_may_hide_users_is_warned_of(response: dict[str, Any], start: str) -> None:
     """With it, a response such as `{"ok": false, "error": "busy"}` would be "not found"."""
-    (warning,) = warnings_of({"found_when": found_when})
-    assert warning.startswith(f"response.found_when ({found_when}) is false not only for")
-    assert "error != 'no such user'" in warning
+    (warning,) = warnings_of(response)
+    assert warning.startswith(start)
 
 
 def gql(query: str) -> str:
@@ -289,14 +283,12 @@ SIZES: list[tuple[dict[str, Any], str | None]] = [
         "limit=1", "page[size]=1", "page%5Bsize%5D=1", "hitsPerPage=1",
     )),
     *(({"url": f"/u?q={{nickname}}&{size}"}, "no") for size in (
-        "limit=0", "limit=1&count=0",
+        "limit=1&count=0",
     )),
     *(({"url": f"/u?q={{nickname}}&{size}"}, None) for size in (
         "limit=2", "limit=1.5", "limit=10&page=1", "discount=1",
     )),
-    ({"url": "/u/{nickname}"}, None),
     ({"url": "/u", "query": {"name": "{nickname}", "$top": "1"}}, "one"),
-    ({"url": "/u", "query": {"name": "{nickname}", "$top": "0"}}, "no"),
     ({"url": "/u", "form": {"q": "{nickname}", "maxResults": "1"}}, "one"),
     ({"url": "/c/{nickname}", "then": {"url": "/u?id={id}&limit=1"}}, "one"),
     *(({"url": "/u", "json": body}, size) for body, size in (
@@ -331,7 +323,6 @@ def request_warnings(**members: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("members", "statuses"),
     [
-        ({}, "404"),
         ({"status": {410: "broken"}}, "404"),
         ({"status": {400: "not_known"}}, "400, 404"),
         ({"status": {400: "not_known", 404: "broken"}}, "400"),
@@ -371,65 +362,16 @@ def test_folded_nicknames_are_warned_of(tmp_path: Path, kind: str) -> None:
     ] == [True] * (kind != "by_card")
 
 
-def test_echo_in_pages_is_warned_of_unless_they_are_complete() -> None:
-    (warning,) = warnings_of(PAGED)
-    assert warning.startswith("response.match is echo without complete_when")
-    assert warnings_of({**PAGED, "complete_when": "total == length(users)"}) == []
-
-
-@pytest.mark.parametrize(
-    ("response", "start"),
-    [
-        ({"select": "users || `[]`"}, "response.select (users || `[]`) gives an empty list not"),
-        ({"select": "not_null(users, `[]`)"}, "response.select (not_null(users, `[]`)) gives an"),
-        ({**PAGED, "complete_when": "ok"}, "response.complete_when (ok) has no =="),
-        (
-            {**PAGED, "complete_when": "total >= length(users)"},
-            "response.complete_when (total >= length(users)) has no ==",
-        ),
-    ],
-)
-def test_response_that_may_be_another_is_warned_of(response: dict[str, Any], start: str) -> None:
-    (warning,) = warnings_of(response)
-    assert warning.startswith(start)
-
-
-@pytest.mark.parametrize(
-    ("response", "start"),
-    [
-        (
-            {"select": "items[?state == 'active']"},
-            "response.select (items[?state == 'active']) has",
-        ),
-        ({"select": "data.items[?active]"}, "response.select (data.items[?active]) has a filter"),
-        ({"select": "hits || items[?active]"}, "response.select (hits || items[?active]) has a"),
-        (
-            {"found_when": "!items || items[?active] || !ok"},
-            "response.found_when (!items || items[?active] || !ok) has a filter",
-        ),
-        ({"not_known_when": "state != 'active'"}, "response.not_known_when (state != 'active') is"),
-        ({"not_known_when": "!active"}, "response.not_known_when (!active) is true not only"),
-        ({"not_known_when": "!(user.active)"}, "response.not_known_when (!(user.active)) is true"),
-        ({"not_known_when": 'error == "no_user"'}, "response.not_known_when (error == "),
-        ({"broken_when": 'code == "BUSY"'}, 'code == "BUSY" compares with a member'),
-        ({"unavailable_when": 'ok && code!="OK"'}, 'ok && code!="OK" compares with a member'),
-    ],
-)
-def test_condition_that_may_hide_users_is_warned_of(response: dict[str, Any], start: str) -> None:
-    (warning,) = warnings_of(response)
-    assert warning.startswith(start)
-
-
 @pytest.mark.parametrize("name", ["broken_when", "unavailable_when"])
-@pytest.mark.parametrize("error", ["ok != `true`", "!ok", "status != 'ok'"])
 @pytest.mark.parametrize("hiding", [{"found_when": "hits"}, {"select": "hits || `[]`"}])
 def test_condition_for_errors_and_missing_members_leaves_no_warning(
-    name: str, error: str, hiding: dict[str, str]
+    name: str, hiding: dict[str, str]
 ) -> None:
     """For errors alone it does not: a response without the member may be of another kind."""
-    (warning,) = warnings_of({name: error, **hiding})
+    (warning,) = warnings_of({name: "status != 'ok'", **hiding})
     assert "without the members of the expression" in warning
-    assert warnings_of({name: f"{error} || !contains(keys(@), 'hits')", **hiding}) == []
+    both = "status != 'ok' || !contains(keys(@), 'hits')"
+    assert warnings_of({name: both, **hiding}) == []
 
 
 @pytest.mark.parametrize("response", FAIR.values(), ids=FAIR)

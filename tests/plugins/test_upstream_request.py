@@ -52,18 +52,14 @@ def leads_elsewhere(value: str) -> bool:
 @pytest.mark.parametrize(
     ("options", "query", "url"),
     [
-        ({"url": "/people/{nickname}"}, ALICE, "/people/alice"),
         ({"url": "/people/{card_number}/"}, CARD, "/people/0012/"),
-        ({"url": "/p", "query": {"login": "@{nickname}"}}, ALICE, "/p?login=%40alice"),
-        ({"url": "/p?a=1", "query": {"l": "{nickname}"}}, ALICE, "/p?a=1&l=alice"),
-        ({"url": "http://h:8080/{nickname}"}, ALICE, "http://h:8080/alice"),
+        ({"url": "/p?a=1", "query": {"l": "@{nickname}"}}, ALICE, "/p?a=1&l=%40alice"),
         ({"url": "HTTPS://[::1]?l={nickname}"}, ALICE, "HTTPS://[::1]/?l=alice"),
         (
             {"url": "/p", "query": {"u": "{profile_url}", "s": "{profile_site}"}},
             ALICE,
             "/p?u=https%3A%2F%2Fprofiles.example%2Fm%2Falice&s=https%3A%2F%2Fprofiles.example",
         ),
-        ({"url": "/{profile_url}"}, ALICE, "/https%3A%2F%2Fprofiles.example%2Fm%2Falice"),
         ({"url": "/{{{nickname}}}/100%25/ü b"}, ALICE, "/%7Balice%7D/100%25/%C3%BC%20b"),
         ({"url": "/Users('{nickname}')"}, ByNickname("o'b"), "/Users('o%27%27b')"),
         (
@@ -112,14 +108,13 @@ def test_method_follows_from_the_body(
             b'{"login": "alice", "limit": 1, "x": [null, true, 1.5], "100%": {}}',
             "application/json",
         ),
-        ({"json": '"{nickname}"'}, b'"alice"', "application/json"),
         (
             {"form": {"login": "{nickname}", "a b": "c&d", "{{": "%"}},
             b"login=alice&a%20b=c%26d&%7B=%25",
             "application/x-www-form-urlencoded",
         ),
     ],
-    ids=["mapping", "text", "only text", "form"],
+    ids=["mapping", "text", "form"],
 )
 def test_body_is_rendered(options: dict[str, Any], body: bytes, kind: str) -> None:
     """Any string may have a placeholder; JSON as text may hold numbers."""
@@ -127,15 +122,11 @@ def test_body_is_rendered(options: dict[str, Any], body: bytes, kind: str) -> No
     assert (asked.body, asked.headers) == (body, {"Content-Type": kind})
 
 
-@pytest.mark.parametrize("name", ["content-type", "Content-Type"])
-def test_content_type_may_be_configured(name: str) -> None:
+def test_content_type_may_be_configured() -> None:
     """SCIM has its own."""
-    headers = {name: "application/scim+json", "X-Tenant": "north"}
-    assert render(url="/{nickname}", json="{}", headers=headers).headers == headers
-
-
-def test_profile_site_may_stand_in_a_header() -> None:
-    assert render(url="/{nickname}", headers={"A": "{profile_site}"}).headers == {"A": SITE}
+    headers = {"content-type": "application/scim+json", "X-Site": "{profile_site}"}
+    sent = {**headers, "X-Site": SITE}
+    assert render(url="/{nickname}", json="{}", headers=headers).headers == sent
 
 
 @pytest.mark.parametrize(
@@ -187,52 +178,32 @@ def test_value_in_a_path_is_one_segment(value: str) -> None:
 
 @unhurried
 @given(value=anything)
-def test_value_in_a_query_is_one_parameter(value: str) -> None:
-    """Two parsers read it back unchanged, with the others around it."""
-    options = {"url": "http://h/p?a=1&u=x{nickname}", "query": {"é&": "{nickname}", "z": "&="}}
-    try:
-        url = render(ByNickname(value), **options).url
-    except Broken:
-        assert not is_sendable(value)
-        return
-    parameters = [("a", "1"), ("u", f"x{value}"), ("é&", value), ("z", "&=")]
-    read = URL(url, encoded=True)
-    assert parse_qsl(read.raw_query_string, keep_blank_values=True) == parameters
-    assert [*read.query.items()] == parameters
-    assert (read.host, read.raw_path, read.raw_fragment) == ("h", "/p", "")
-
-
-@unhurried
-@given(value=anything)
-def test_value_in_a_body_is_one_string(value: str) -> None:
+def test_value_in_a_query_or_body_is_read_back_unchanged(value: str) -> None:
+    """With the parameters around it; between quotes it is one string of the filter language."""
+    query = {"é&": "{nickname}", "d": 'login eq "{nickname}"', "s": "login eq '{nickname}'"}
     document = {"a": "1", "login": "<{nickname}>", "z": ["{nickname}"]}
     form = {"a": "1", "login": "<{nickname}>", "z": "&"}
     try:
-        as_json = render(ByNickname(value), url="/p", json=document).body or b""
+        asked = render(
+            ByNickname(value), url="http://h/p?a=1&u=x{nickname}", query=query, json=document
+        )
         as_form = render(ByNickname(value), url="/p", form=form).body or b""
     except Broken:
         assert not is_sendable(value)
         return
-    assert json.loads(as_json) == {"a": "1", "login": f"<{value}>", "z": [value]}
-    members = parse_qsl(as_form.decode(), keep_blank_values=True)
-    assert members == [("a", "1"), ("login", f"<{value}>"), ("z", "&")]
-
-
-@unhurried
-@given(value=anything)
-def test_value_in_quotes_is_one_string_of_the_filter_language(value: str) -> None:
-    """A filter in a parameter compares with the requested value only."""
-    query = {"double": 'userName eq "{nickname}"', "single": "login eq '{nickname}'"}
-    try:
-        url = render(ByNickname(value), url="/p", query=query).url
-    except Broken:
-        assert not is_sendable(value)
-        return
-    (_, double), (_, single) = parse_qsl(url.partition("?")[2])
-    assert json.loads(double.removeprefix("userName eq ")) == value
+    read = URL(asked.url, encoded=True)
+    assert (read.host, read.raw_path, read.raw_fragment) == ("h", "/p", "")
+    parameters = parse_qsl(read.raw_query_string, keep_blank_values=True)
+    assert parameters == [*read.query.items()]
+    *plain, (_, double), (_, single) = parameters
+    assert plain == [("a", "1"), ("u", f"x{value}"), ("é&", value)]
+    assert json.loads(double.removeprefix("login eq ")) == value
     text = single.removeprefix("login eq ")
     assert re.fullmatch("'(?:[^']|'')*'", text)
     assert text[1:-1].replace("''", "'") == value
+    assert json.loads(asked.body or b"") == {"a": "1", "login": f"<{value}>", "z": [value]}
+    members = parse_qsl(as_form.decode(), keep_blank_values=True)
+    assert members == [("a", "1"), ("login", f"<{value}>"), ("z", "&")]
 
 
 @unhurried
@@ -254,14 +225,11 @@ WRONG = {
     "another scheme": ({"url": "ftp://h/{nickname}"}, "url", "write http or https"),
     "user info": ({"url": "https://a:b@h/{nickname}"}, "url", "without user info"),
     "fragment": ({"url": "/p#{nickname}"}, "url", "a fragment (#) is not allowed"),
-    "empty": ({"url": ""}, "url", "with one leading slash"),
     "scheme": ({"url": "{nickname}://h/p"}, "url", "placeholders can only follow the host"),
     "host": ({"url": "https://{nickname}/p"}, "url", "or placeholders"),
-    "bad port": ({"url": "https://h:99999/{nickname}"}, "url", "not a valid scheme, host or port"),
     "dots": ({"url": "/a/../{nickname}"}, "url", "segments of dots"),
     "encoded dots": ({"url": "/a/%2E%2e/{nickname}"}, "url", "segments of dots"),
     "percent": ({"url": "/100%/{nickname}"}, "url", "write %25"),
-    "percent before": ({"url": "/%{nickname}"}, "url", "write %25"),
     "unknown": ({"url": "/{card_number}"}, "url", "column 2; allowed here: {nickname}"),
     "lone brace": ({"url": "/{nickname"}, "url", "a lone { at column 2; write {{"),
     "lone closing": ({"url": "/nickname}"}, "url", "a lone } at column 10; write }}"),
@@ -284,18 +252,13 @@ WRONG = {
     ),
     "header value": ({"url": "/{nickname}", "headers": {"A": "ü"}}, "headers.A", "printable"),
     "header blank": ({"url": "/{nickname}", "headers": {"A": "{nickname} "}}, "headers.A", "ends"),
-    "header Host": ({"url": "/{nickname}", "headers": {"HOST": "h"}}, "headers.HOST", "be set"),
     **{
         f"header {name}": (
             {"url": "/{nickname}", "headers": {name: "x"}},
             f"headers.{name}",
-            "this header cannot be set here; write credentials in auth",
+            "auth",
         )
-        for name in (
-            *("Accept-Encoding", "Authorization", "Connection", "Content-Length", "Expect"),
-            *("Keep-Alive", "Proxy-Authorization", "TE", "te", "Trailer", "Transfer-Encoding"),
-            "Upgrade",
-        )
+        for name in ("Accept-Encoding", "authorization", "Proxy-Authorization", "TE")
     },
     "header twice": (
         {"url": "/{nickname}", "headers": {"A": "1", "a": "2"}},
@@ -310,7 +273,6 @@ WRONG = {
     "two bodies": ({"url": "/{nickname}", "json": "{}", "form": {}}, "form", "one body"),
     "method": ({"url": "/{nickname}", "method": "get"}, "method", "in capitals"),
     "CONNECT": ({"url": "/{nickname}", "method": "CONNECT"}, "method", "not a valid method"),
-    "misspelt": ({"url": "/{nickname}", "header": {}}, "header", "not permitted"),
 }
 
 
@@ -344,16 +306,11 @@ def test_every_wrong_value_is_reported() -> None:
 
 @pytest.mark.parametrize("behind", [";x", "?", "#", "\0", "/x", "\\x", ""], ids=repr)
 def test_dots_before_a_delimiter_are_a_dot_segment(behind: str) -> None:
-    for url in ("/people/{nickname}", "/people%2f{nickname}", "/people%2F{nickname}"):
+    """Servers written in Java strip parameters of a segment, behind a semicolon."""
+    for url in ("/people/{nickname}", "/people%2f{nickname}", "/p/{nickname};v=1/x"):
         with pytest.raises(Broken, match="the query cannot be part of a path") as caught:
             render(ByNickname(f"..{behind}"), url=url)
         assert not caught.value.counts_against_breaker
-
-
-def test_dots_before_a_semicolon_are_a_dot_segment() -> None:
-    """Servers written in Java strip parameters of a segment."""
-    with pytest.raises(Broken):
-        render(ByNickname(".."), url="/p/{nickname};v=1/x")
     assert render(ByNickname("..."), url="/p/{nickname};v=1/x").url == "/p/...;v=1/x"
 
 

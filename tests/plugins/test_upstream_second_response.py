@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from idv_upstream.backend import UpstreamBackend
-from idv_upstream.options import UpstreamOptions
 from support.http.scripted_server import a_request, chunked, header, http
 from tornado_idv import BackendResult, ByCard, ByNickname, Query, User
 from tornado_idv.interfaces.backend import AnyBackend
@@ -127,12 +126,11 @@ async def result_of(backend: AnyBackend, query: Query) -> str | None:
     "stray",
     [
         b"",
-        http(404, json.dumps(NOBODY).encode()),
         http(404, json.dumps(NOBODY).encode(), f"{OWN}: earlier"),
         http(204),
         http(200, json.dumps({**USERS["user2"], "found": []}).encode()),
     ],
-    ids=["the same", "404", "404 with an id", "204", "200"],
+    ids=["the same", "404 with an id", "204", "200"],
 )
 async def test_second_response_does_not_answer_the_next_lookup(
     tmp_path: Path, options: dict[str, Any], stray: bytes
@@ -182,17 +180,3 @@ async def test_requests_for_a_user_who_does_not_exist(
         assert len(upstream.requests) == 2
         assert await result_of(backend, ByNickname("user3")) is None
     assert len(upstream.requests) == 2 + requests
-
-
-@pytest.mark.parametrize("name", ["X-Request-ID", "x-own", "Authorization", "Content-Length"])
-def test_echo_header_is_no_header_of_another_kind(name: str) -> None:
-    options = {
-        **RECORD,
-        "name": "crm",
-        "base_url": "http://crm",
-        "by_nickname": {"url": "/{nickname}", "headers": {"X-Own": "a"}},
-        "forward": ["x-request-id"],
-        "echo_header": name,
-    }
-    with pytest.raises(ValueError, match="echo_header is reserved, or set by"):
-        UpstreamOptions.model_validate({**options, "kind": "upstream"})

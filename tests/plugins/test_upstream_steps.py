@@ -17,9 +17,8 @@ from click.testing import CliRunner, Result
 from support.databases.upstream_backends import PLAIN, upstream
 from support.fakes.clock_and_backends import LoopClock
 from support.http.scripted_server import Said, Scripted, header, http, serving
-from support.processes.ports import free_port
 from support.processes.threads import in_thread
-from tornado_idv import ByNickname, Step
+from tornado_idv import ByNickname, Masker, Step
 from tornado_idv.cli import main
 
 CANARY = "canary-0123456789"
@@ -72,13 +71,11 @@ class Try:
     def record(self, *arguments: str) -> Any:
         return json.loads(self(*arguments, "--json").stdout)
 
-    def steps(self, *arguments: str) -> dict[str, Any]:
-        return {each["step"]: each["result"] for each in steps_of(self.record(*arguments))}
 
-
-def steps_of(record: Any) -> list[Any]:
+def steps_of(record: Any) -> dict[str, Any]:
+    """The results of the steps of the only lookup."""
     (call,) = record["backends"]
-    return call["steps"]  # type: ignore[no-any-return]
+    return {each["step"]: each["result"] for each in call["steps"]}
 
 
 @pytest.fixture
@@ -149,39 +146,18 @@ def test_json_output_is_one_record(try_: Try) -> None:
     ]
 
 
-def test_not_known_when_is_shown(try_: Try) -> None:
-    reported = "    response:\n      not_known_when: \"error == 'no_user'\"\n"
-    try_.change("    response:\n", reported)
-    try_.respond(b'{"error": "no_user"}', 404)
-    assert "not_known_when    error == 'no_user'  ->  true" in try_("@alice").stdout
-    try_.respond(b'{"error": "no such path"}', 404)
-    result = try_("@alice")
-    assert result.exit_code == 3
-    assert "not_known_when    error == 'no_user'  ->  false" in result.stdout
-    assert "not_known_when is false for a response of status" in result.stdout
-
-
-ASKED = '"{card_number}"'
 NAMED = "another-9876543210"
 SECRETS = {
-    "in the query": (
-        f'by_card: {{url: "/c/{{card_number}}", query: {{api_key: {NAMED}, a: b}}}}',
-        "/c/0012?api_key=***&a=b",
-    ),
     "in the URL": (
-        f'by_card: {{url: "/c/{{card_number}}?a=b&access_token={NAMED}"}}',
-        "/c/0012?a=b&access_token=***",
+        f'{{url: "/c/{{card_number}}?access_token={NAMED}", query: {{api_key: {NAMED}, a: b}}}}',
+        "/c/0012?access_token=***&api_key=***&a=b",
     ),
     "in JSON": (
-        f'by_card: {{method: GET, url: /c, json: {{pwd: "{NAMED}\\"", a: [{ASKED}]}}}}',
-        '/c{"pwd": "***", "a": ["0012"]}',
-    ),
-    "below a name in JSON": (
-        f"by_card: {{method: GET, url: /c, json: {{auth: {{v: {NAMED}}}, a: {ASKED}}}}}",
-        '/c{"auth": "***", "a": "0012"}',
+        f'{{method: GET, url: /c, json: {{auth: {{v: "{NAMED}\\""}}, a: ["{{card_number}}"]}}}}',
+        '/c{"auth": "***", "a": ["0012"]}',
     ),
     "in a form": (
-        f"by_card: {{method: GET, url: /, form: {{secret: {NAMED}, b: {ASKED}}}}}",
+        f'{{method: GET, url: /, form: {{secret: {NAMED}, b: "{{card_number}}"}}}}',
         "/secret=***&b=0012",
     ),
 }
@@ -189,96 +165,77 @@ SECRETS = {
 
 @pytest.mark.parametrize(("by_card", "rest"), SECRETS.values(), ids=SECRETS)
 def test_value_named_like_a_secret_is_masked(try_: Try, by_card: str, rest: str) -> None:
-    try_.change("    response:\n", f"    {by_card}\n    response:\n")
+    try_.change("    response:\n", f"    by_card: {by_card}\n    response:\n")
     record = try_.record("0012")
     assert record["status"] == "ok"
-    steps = {each["step"]: each["result"] for each in steps_of(record)}
+    steps = steps_of(record)
     shown = steps["request"] + steps.get("request body", "")
     assert NAMED not in json.dumps(record)
     assert shown.endswith(rest)
 
 
-PARTS = ("zq7", "kx9", "vb3", "wm5", "jh2", "tn8", "gd4")
+PARTS = ("zq7", "kx9", "vb3", "wm5", "jh2", "tn8", "gd4", "12345")
 NASTY = "zq7/kx9'vb3+wm5 jh2&tn8=gd4"
-ENVIRON = {
-    "NASTY": NASTY,
-    "WORD": CANARY,
-    "BODY": f'{{"a":["{NASTY}",12345.0],"card":"{{card_number}}"}}',
-    "TARGET": f"/c/{{card_number}}?sig={CANARY}",
-    "BRACES": "{{zq7}}",
+ESCAPED = "".join(each if each.isalnum() else f"\\u{ord(each):04X}" for each in NASTY)
+MASKED: dict[str, tuple[str, Any]] = {
+    "plain": (NASTY, NASTY),
+    "bytes": (NASTY, NASTY.encode()),
+    "at any depth": (NASTY, {NASTY: [{"x": (NASTY, None, 1, True)}]}),
+    "JSON": (NASTY, json.dumps({"x": NASTY})),
+    "JSON with escaped slashes": (NASTY, json.dumps(NASTY).replace("/", "\\/")),
+    "JSON with more escapes": (NASTY, ESCAPED),
+    "percent-encoded": (NASTY, quote(NASTY, safe="")),
+    "percent-encoded in small letters": (NASTY, quote(NASTY, safe="").replace("%2F", "%2f")),
+    "a form": (NASTY, urlencode({"x": NASTY})),
+    "letters beyond ASCII": ("zq7ü", quote("zq7ü")),
+    "a number": ("12345", {"x": 12345}),
+    "braces of a template": ("{{zq7}}", "a={zq7}"),
+    "a template": ("/c/{card_number}?sig=zq7", "/c/0012?sig=zq7"),
+    "a document in another form": (
+        f'{{"a":["{NASTY}",12345.0],"card":"{{card_number}}"}}',
+        json.dumps({"card": "0012", "a": [NASTY, 12345.0]}),
+    ),
 }
-REFERENCES = {
-    "query": 'by_card: {url: "/c/{card_number}", query: {sig: "${env:NASTY}"}}',
-    "braces": 'by_card: {url: "/c/{card_number}", query: {sig: "${env:BRACES}"}}',
-    "URL with its placeholder": 'by_card: {url: "${env:TARGET}"}',
-    "path": 'by_card: {url: "/${env:WORD}/{card_number}"}',
-    "JSON in depth": "by_card: {url: /c, method: GET, json: "
-    '{a: [{b: {pin: "${env:NASTY}"}}], b: "{card_number}"}}',
-    "JSON as text": "by_card: {url: /c, method: GET, json: "
-    """'{"pin": "${env:NASTY}", "b": "{card_number}"}'}""",
-    "JSON of another file": "by_card: {url: /c, method: GET, json: '${env:BODY}'}",
-    "file": 'by_card: {url: "/c/{card_number}", query: {sig: "${file:secret.txt}"}}',
-}
-ECHOES = {
-    "plain": NASTY.encode(),
-    "JSON": json.dumps({"user": {**ALICE["user"], "x": NASTY, NASTY: [NASTY]}}).encode(),
-    "JSON with escaped slashes": json.dumps({"x": NASTY}).replace("/", "\\/").encode(),
-    "JSON with more escapes": "".join(
-        each if each.isalnum() else f"\\u{ord(each):04X}" for each in f'"{NASTY}"'
-    ).encode(),
-    "percent-encoded": quote(NASTY, safe="").encode(),
-    "percent-encoded in small letters": quote(NASTY, safe="").replace("%2F", "%2f").encode(),
-    "a form": urlencode({"x": NASTY}).encode(),
-}
-
-
-@pytest.fixture
-def references(monkeypatch: pytest.MonkeyPatch, try_: Try) -> Try:
-    for name, value in ENVIRON.items():
-        monkeypatch.setenv(name, value)
-    (try_.folder / "secret.txt").write_text(NASTY + "\n", encoding="utf-8")
-    return try_
 
 
 def hides_all_parts(text: str) -> bool:
-    return not any(part in text for part in (*PARTS, CANARY, "12345"))
+    return not any(part in text for part in PARTS)
 
 
-@pytest.mark.parametrize("by_card", REFERENCES.values(), ids=REFERENCES)
-def test_value_of_a_reference_is_masked(references: Try, by_card: str) -> None:
-    references.change("    response:\n", f"    {by_card}\n    response:\n")
+@pytest.mark.parametrize(("secret", "value"), MASKED.values(), ids=MASKED)
+def test_secret_is_masked_in_any_form(secret: str, value: Any) -> None:
+    shown = json.dumps(Masker([secret])(value))
+    assert hides_all_parts(shown)
+    assert Masker.MASK in shown
+    assert ("0012" in shown) == ("0012" in str(value))
+    assert Masker(["other", ""])(value) == Masker([])(value)
+
+
+@pytest.mark.parametrize("reference", ["${env:NASTY}", "${file:secret.txt}"])
+def test_value_of_a_reference_is_masked(
+    try_: Try, monkeypatch: pytest.MonkeyPatch, reference: str
+) -> None:
+    """Also where the upstream repeats the request."""
+    monkeypatch.setenv("NASTY", NASTY)
+    (try_.folder / "secret.txt").write_text(NASTY + "\n", encoding="utf-8")
+    request = f'by_card: {{url: "/c/{{card_number}}", query: {{sig: "{reference}"}}}}'
+    try_.change("    response:\n", f"    {request}\n    response:\n")
+    user = {**ALICE["user"], NASTY: [NASTY]}
+    try_.respond(json.dumps({"user": user}).encode(), X_Asked=NASTY)
     for arguments in (("0012",), ("0012", "--json")):
-        result = references(*arguments)
+        result = try_(*arguments)
         assert result.exit_code == 0
-        assert "***" in result.output
-        assert "0012" in result.output
+        assert "/c/0012?sig=***" in result.output
         assert hides_all_parts(result.output)
-    assert len(references.directory.requests) == 2
-
-
-@pytest.mark.parametrize("body", ECHOES.values(), ids=ECHOES)
-def test_secret_in_the_response_is_masked(references: Try, body: bytes) -> None:
-    """The upstream may repeat the request, encoded in its own way."""
-    references.change("headers: {", "headers: {X-Sig: '${env:NASTY}', ")
-    references.respond(body, X_Asked=NASTY)
-    for arguments in (("@alice",), ("@alice", "--json")):
-        result = references(*arguments)
-        assert hides_all_parts(result.output)
-        assert "***" in result.output
 
 
 @pytest.mark.parametrize(
     ("auth", "sent"),
     [
-        ("{kind: bearer, token: cabbage}", "Bearer cabbage"),
-        (
-            "{kind: basic, username: reader, password: cabbage}",
-            b64encode(b"reader:cabbage").decode(),
-        ),
-        ("{kind: api_key, header: X-Tenant-Id, value: cabbage}", "cabbage"),
+        ("{kind: basic, username: us, password: cabbage}", b64encode(b"us:cabbage").decode()),
         ("{kind: api_key, query: t, value: cabbage}", "t=cabbage"),
     ],
-    ids=["bearer", "basic", "header", "query"],
+    ids=["basic", "query"],
 )
 def test_credential_in_the_response_is_masked(try_: Try, auth: str, sent: str) -> None:
     try_.change(f"{{kind: bearer, token: {CANARY}}}", auth)
@@ -308,10 +265,9 @@ def test_query_of_a_kind_that_is_not_served_is_wrong_use(try_: Try) -> None:
     "body",
     [
         b'{"user": {"level": 1, "card": "1", "login": "\\ud800"}}',
-        b'{"user": {"level": 1, "card": "1", "login": "\\u001b[31m"}}',
         b"\x1b[31m\xff\x00",
     ],
-    ids=["half a character", "a colour", "bytes"],
+    ids=["half a character", "bytes"],
 )
 def test_control_characters_are_escaped(try_: Try, body: bytes) -> None:
     try_.respond(body)
@@ -321,15 +277,15 @@ def test_control_characters_are_escaped(try_: Try, body: bytes) -> None:
     assert try_.record("@alice")["status"] == "undetermined"
 
 
-@pytest.mark.parametrize("status", [404, 503, 401])
+@pytest.mark.parametrize("status", [404, 503])
 def test_response_whose_body_is_not_read_has_the_same_outcome(try_: Try, status: int) -> None:
     try_.respond(b"<html>" + b" " * 100_000, status)
     record = try_.record("@alice")
-    assert {"step": "response", "result": status} in steps_of(record)
+    assert steps_of(record)["response"] == status
     assert record["status"] == ("error" if status == 404 else "undetermined")
     assert status == 404 or f"status {status}" in record["reason"]
     try_.respond(b"<html>", status)
-    assert try_.steps("@alice")["response body"] == "<html>"
+    assert steps_of(try_.record("@alice"))["response body"] == "<html>"
 
 
 @pytest.mark.parametrize(
@@ -366,43 +322,18 @@ def test_long_response_is_truncated(try_: Try) -> None:
     assert len(result.stdout) < 6_000
 
 
-@pytest.mark.parametrize(
-    ("path", "members"),
-    [
-        ("users", {}),
-        ("user", {}),
-        ("users", {"busy": True}),
-        ("users", {"next": "/2"}),
-        ("others", {}),
-    ],
-    ids=["several", "another member", "busy", "one page", "a missing list"],
-)
-def test_users_in_a_list_are_not_all_shown(try_: Try, path: str, members: dict[str, Any]) -> None:
+@pytest.mark.parametrize("path", ["users", "user"])
+def test_users_in_a_list_are_not_all_shown(try_: Try, path: str) -> None:
     """Of strangers 400 characters of the response serve to see its form."""
-    try_.change(
-        "select: user",
-        f'select: {path}\n      unavailable_when: "busy"\n      complete_when: "!next"',
-    )
+    try_.change("select: user", f"select: {path}")
     users = [{"level": 1, "card": f"{n:04}", "login": f"stranger{n}"} for n in range(90)]
-    document = {"users": users, **members}
-    try_.respond(json.dumps(document).encode())
+    try_.respond(json.dumps({"users": users}).encode())
     result = try_("@alice")
     assert result.exit_code == 3
     assert result.stdout.count("stranger") < 10
     assert len(result.stdout) < 1_500
     assert "in all)" in result.stdout
-    if members:
-        assert "    select  " not in result.stdout
-    elif path == "users":
-        assert "select            users  ->  a list of 90" in result.stdout
-
-
-def test_message_of_an_error_is_shown_without_secrets(try_: Try) -> None:
-    try_.change("select: user", "select: user\n      error: message")
-    message = f"permission denied for table users; token {CANARY} of alice"
-    try_.respond(json.dumps({"message": message}).encode(), 401)
-    reason = "(status 401): permission denied for table users; token … of …"
-    assert try_.record("@alice")["reason"].endswith(reason)
+    assert ("select            users  ->  a list of 90" in result.stdout) == (path == "users")
 
 
 ABSENT, FOUND = http(404, b'{"error": "no user"}'), http(200, json.dumps(ALICE).encode())
@@ -412,40 +343,25 @@ ABSENT, FOUND = http(404, b'{"error": "no user"}'), http(200, json.dumps(ALICE).
     ("reply", "response", "problem"),
     [
         (ABSENT, "", None),
-        (ABSENT, "not_known_when: \"error == 'no user'\"", None),
-        (http(200, b'{"user": null}'), 'found_when: "error || user"', None),
-        (http(404, b'{"path": "/"}'), "not_known_when: \"error == 'no user'\"", "status 404"),
-        (http(401, b"{}"), "", "the credentials are refused (status 401)"),
         (http(503, b"{}"), "", "temporarily unavailable (status 503)"),
-        (FOUND, "", "a user other than requested"),
         (FOUND, 'check_echo: "false"', "a made-up nickname is found"),
     ],
 )
-def test_check_looks_up_a_made_up_user_in_each_upstream(
+def test_check_looks_up_a_made_up_user_if_it_is_asked_to(
     try_: Try, reply: bytes, response: str, problem: str | None
 ) -> None:
     try_.change("select: user", f"select: user\n      {response}")
     try_.directory.say(reply)
-    result = CliRunner().invoke(main, ["check", "--online", "--config", str(try_.config)])
-    assert result.exit_code == (0 if problem is None else 1)
+    arguments = ["check", "--config", str(try_.config)]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert try_.directory.requests == []
+    result = CliRunner().invoke(main, [*arguments, "--online"])
     problems = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
     if problem is None:
-        assert problems == []
+        assert (result.exit_code, problems) == (0, [])
     else:
+        assert result.exit_code == 1
         assert "config.yaml:5:5: backends[1]: a made-up nickname" in problems[0]
         assert problem in problems[0]
     assert try_.directory.targets[0].startswith("/people/x")
-
-
-def test_check_sends_nothing_unless_it_is_asked_to(try_: Try) -> None:
-    assert CliRunner().invoke(main, ["check", "--config", str(try_.config)]).exit_code == 0
-    assert try_.directory.requests == []
-
-
-def test_check_reports_an_upstream_that_is_down_only_online(try_: Try) -> None:
-    try_.change(f":{try_.directory.port}", f":{free_port()}")
-    for option, code in (("--config-only", 0), ("--online", 1)):
-        arguments = ["check", option, "--config", str(try_.config)]
-        assert CliRunner().invoke(main, arguments).exit_code == code
-    both = ["check", "--online", "--config-only", "--config", str(try_.config)]
-    assert CliRunner().invoke(main, both).exit_code == 2
+    assert CliRunner().invoke(main, [*arguments, "--online", "--config-only"]).exit_code == 2

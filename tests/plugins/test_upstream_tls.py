@@ -7,8 +7,7 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -27,7 +26,6 @@ from tornado_idv import Broken, LookupFailed, StartError, Unavailable
 pytestmark = pytest.mark.slow
 
 GOOD = http(200, b"{}")
-EPOCH = datetime(2001, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +39,18 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def ca(self, authority: trustme.CA, name: str = "ca.pem") -> Path:
-        return self._written(name, authority.cert_pem.bytes())
+    def ca(self, authority: trustme.CA) -> str:
+        path = self.path / "ca.pem"
+        path.write_bytes(authority.cert_pem.bytes())
+        return str(path)
 
-    def pair(self, leaf: trustme.LeafCert, name: str = "own") -> tuple[Path, Path]:
-        chain = b"".join(blob.bytes() for blob in leaf.cert_chain_pems)
-        key = leaf.private_key_pem.bytes()
-        return self._written(f"{name}.pem", chain), self._written(f"{name}.key", key)
-
-    def _written(self, name: str, content: bytes) -> Path:
-        path = self.path / name
-        path.write_bytes(content)
-        return path
+    def pair(self, authority: trustme.CA, name: str = "own") -> dict[str, str]:
+        """The options of a new certificate."""
+        leaf = authority.issue_cert("us.example")
+        cert, key = self.path / f"{name}.pem", self.path / f"{name}.key"
+        cert.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
+        key.write_bytes(leaf.private_key_pem.bytes())
+        return {"cert_file": str(cert), "key_file": str(key)}
 
 
 @pytest.fixture
@@ -60,23 +58,16 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
-def server_side(leaf: trustme.LeafCert, clients: trustme.CA | None = None) -> ssl.SSLContext:
+def server_side(
+    authority: trustme.CA, clients: trustme.CA | None = None, name: str = "127.0.0.1", **flaw: Any
+) -> ssl.SSLContext:
     """A server's context; with ``clients`` it demands a certificate of theirs."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    leaf.configure_cert(context)
+    authority.issue_cert(name, **flaw).configure_cert(context)
     if clients is not None:
         clients.configure_trust(context)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
-
-
-@asynccontextmanager
-async def serving_tls(
-    authority: trustme.CA, clients: trustme.CA | None = None
-) -> AsyncIterator[Scripted]:
-    context = server_side(authority.issue_cert("127.0.0.1"), clients)
-    async with serving(GOOD, tls=context) as upstream:
-        yield upstream
 
 
 def options(**members: Any) -> TlsOptions:
@@ -91,29 +82,35 @@ async def test_certificate_signed_by_the_ca_file_is_accepted(
     authority: trustme.CA, folder: Folder
 ) -> None:
     """The connection is kept, like any other."""
-    trusted = options(ca_file=str(folder.ca(authority)))
-    async with serving_tls(authority) as upstream, opened(https(upstream), tls=trusted) as made:
+    trusted = options(ca_file=folder.ca(authority))
+    async with (
+        serving(GOOD, tls=server_side(authority)) as upstream,
+        opened(https(upstream), tls=trusted) as made,
+    ):
         for _ in range(3):
             assert (await ask(made)).status == 200
     assert len(upstream.connections) == 1
 
 
-NOT_BELIEVED: dict[str, tuple[dict[str, Any], str]] = {
-    "wrong host": ({"name": "other.example"}, "certificate is not valid for '127.0.0.1'"),
-    "expired": ({"not_after": EPOCH}, "certificate has expired"),
+UNKNOWN = "unable to get local issuer certificate"
+NOT_BELIEVED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "wrong host": ("ours", {"name": "x.example"}, "certificate is not valid for '127.0.0.1'"),
+    "expired": ("ours", {"not_after": datetime(2001, 1, 1, tzinfo=UTC)}, "certificate has expired"),
+    "another ca_file": ("another", {}, UNKNOWN),
+    "the system's": ("none", {}, UNKNOWN),
 }
 
 
-@pytest.mark.parametrize(("flaw", "why"), NOT_BELIEVED.values(), ids=NOT_BELIEVED.keys())
+@pytest.mark.parametrize(("ca", "flaw", "why"), NOT_BELIEVED.values(), ids=NOT_BELIEVED.keys())
 async def test_invalid_certificate_is_broken(
-    authority: trustme.CA, folder: Folder, flaw: dict[str, Any], why: str
+    authority: trustme.CA, folder: Folder, ca: str, flaw: dict[str, Any], why: str
 ) -> None:
-    named = {"name": "127.0.0.1", **flaw}
-    leaf = authority.issue_cert(named.pop("name"), **named)
-    trusted = options(ca_file=str(folder.ca(authority)))
+    """A `ca_file` replaces the authorities of the system."""
+    trusted = authority if ca == "ours" else trustme.CA()
+    tls = options() if ca == "none" else options(ca_file=folder.ca(trusted))
     async with (
-        serving(GOOD, tls=server_side(leaf)) as upstream,
-        opened(https(upstream), tls=trusted) as made,
+        serving(GOOD, tls=server_side(authority, **flaw)) as upstream,
+        opened(https(upstream), tls=tls) as made,
     ):
         failure = await failure_of(made)
     assert isinstance(failure, Broken)
@@ -122,25 +119,10 @@ async def test_invalid_certificate_is_broken(
     assert upstream.requests == []
 
 
-@pytest.mark.parametrize("own_ca", [True, False], ids=["another ca_file", "the system's"])
-async def test_unknown_authority_is_broken(
-    authority: trustme.CA, folder: Folder, *, own_ca: bool
-) -> None:
-    """A `ca_file` replaces the authorities of the system."""
-    tls = options(ca_file=str(folder.ca(trustme.CA()))) if own_ca else options()
-    async with serving_tls(authority) as upstream, opened(https(upstream), tls=tls) as made:
-        failure = await failure_of(made)
-    assert isinstance(failure, Broken)
-    assert failure.reason == (
-        "the TLS certificate is not trusted: unable to get local issuer certificate"
-    )
-    assert upstream.requests == []
-
-
 async def test_without_verification_any_certificate_is_accepted_with_a_warning(
     authority: trustme.CA, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving_tls(authority) as upstream:
+    async with serving(GOOD, tls=server_side(authority)) as upstream:
         for _ in range(2):
             async with opened(https(upstream), tls=options(verify="false")) as made:
                 assert (await ask(made)).status == 200
@@ -212,7 +194,7 @@ async def with_our(
     authority: trustme.CA, tls: TlsOptions, version: ssl.TLSVersion
 ) -> int | LookupFailed:
     """What comes of request a server that demands a certificate."""
-    context = server_side(authority.issue_cert("127.0.0.1"), authority)
+    context = server_side(authority, authority)
     context.minimum_version = context.maximum_version = version
     with Demanding(context) as server:
         async with opened(f"https://127.0.0.1:{server.port}", tls=tls) as made:
@@ -227,13 +209,11 @@ async def test_client_certificate_is_sent(
     authority: trustme.CA, folder: Folder, version: ssl.TLSVersion
 ) -> None:
     """Its key may be in a file of its own or in the same one."""
-    cert, key = folder.pair(authority.issue_cert("us.example"))
-    ca = str(folder.ca(authority))
-    apart = options(ca_file=ca, cert_file=str(cert), key_file=str(key))
-    assert await with_our(authority, apart, version) == 200
+    apart = {"ca_file": folder.ca(authority), **folder.pair(authority)}
+    assert await with_our(authority, options(**apart), version) == 200
+    cert, key = Path(apart["cert_file"]), Path(apart.pop("key_file"))
     cert.write_bytes(cert.read_bytes() + key.read_bytes())
-    together = options(ca_file=ca, cert_file=str(cert))
-    assert await with_our(authority, together, version) == 200
+    assert await with_our(authority, options(**apart), version) == 200
 
 
 @VERSIONS
@@ -242,10 +222,8 @@ async def test_missing_or_wrong_client_certificate_is_broken(
     authority: trustme.CA, folder: Folder, version: ssl.TLSVersion, *, shown: bool
 ) -> None:
     """It is our configuration that is wrong: a second attempt would not help."""
-    members = {"ca_file": str(folder.ca(authority))}
-    if shown:
-        cert, key = folder.pair(trustme.CA().issue_cert("us.example"))
-        members |= {"cert_file": str(cert), "key_file": str(key)}
+    members = {"ca_file": folder.ca(authority)}
+    members |= folder.pair(trustme.CA()) if shown else {}
     failure = await with_our(authority, options(**members), version)
     assert isinstance(failure, Broken)
     assert failure.reason == "TLS refused: the client certificate is missing or not accepted"
@@ -255,13 +233,12 @@ async def test_missing_or_wrong_client_certificate_is_broken(
 
 
 async def test_unusable_files_are_start_errors(authority: trustme.CA, folder: Folder) -> None:
-    ca = folder.ca(authority)
-    cert, _ = folder.pair(authority.issue_cert("us.example"))
-    _, other_key = folder.pair(authority.issue_cert("us.example"), "other")
+    ca, own, other = folder.ca(authority), folder.pair(authority), folder.pair(authority, "other")
+    cert, other_key = own["cert_file"], other["key_file"]
     empty, absent = folder.path / "empty.pem", folder.path / "absent.pem"
     empty.touch()
     unusable = "cannot be used for TLS"
-    for members, reported in [
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"ca_file": absent}, f"{absent}: cannot be read: No such file or directory"),
         ({"ca_file": empty}, f"{empty}: no certificates in PEM form"),
         ({"ca_file": folder.path}, f"{folder.path}: cannot be read: Is a directory"),
@@ -270,7 +247,8 @@ async def test_unusable_files_are_start_errors(authority: trustme.CA, folder: Fo
             {"ca_file": ca, "cert_file": cert, "key_file": other_key},
             f"{cert} and {other_key} {unusable}: the key",
         ),
-    ]:
+    ]
+    for members, reported in wrong:
         with pytest.raises(StartError) as caught:
             await Tls(options(**members), "crm").open()
         assert str(caught.value).startswith(reported)
@@ -288,14 +266,13 @@ async def test_replaced_certificate_is_used(
     """It is checked once a second, while there are requests."""
     caplog.set_level(logging.INFO)
     ticker, newcomers = Ticker(), trustme.CA()
-    cert, key = folder.pair(authority.issue_cert("us.example"))
-    tls = options(ca_file=str(folder.ca(authority)), cert_file=str(cert), key_file=str(key))
+    tls = options(ca_file=folder.ca(authority), **folder.pair(authority))
     async with (
-        serving_tls(authority, newcomers) as upstream,
+        serving(GOOD, tls=server_side(authority, newcomers)) as upstream,
         opened(https(upstream), tls=tls, timer=ticker) as made,
     ):
         await failure_of(made, POST)
-        folder.pair(newcomers.issue_cert("us.example"))
+        folder.pair(newcomers)
         await failure_of(made, POST)
         ticker.now += 1
         assert (await ask(made)).status == 200
@@ -306,7 +283,7 @@ async def test_unusable_replacement_leaves_the_old_files_in_use(
     authority: trustme.CA, folder: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:
     ticker = Ticker()
-    ca = folder.ca(authority)
+    ca = Path(folder.ca(authority))
     tls = Tls(options(ca_file=str(ca)), "crm", ticker)
     await tls.open()
     first = tls.context()
@@ -334,7 +311,7 @@ async def test_tls_older_than_1_2_is_not_used(
         return context
 
     monkeypatch.setattr(ssl, "create_default_context", lenient)
-    tls = Tls(options(ca_file=str(folder.ca(authority))), "crm")
+    tls = Tls(options(ca_file=folder.ca(authority)), "crm")
     await tls.open()
     assert tls.context().minimum_version == ssl.TLSVersion.TLSv1_2
 
@@ -343,7 +320,7 @@ async def test_change_while_the_files_are_read_is_noticed_by_the_next_check(
     authority: trustme.CA, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticker = Ticker()
-    tls = Tls(options(ca_file=str(folder.ca(authority))), "crm", ticker)
+    tls = Tls(options(ca_file=folder.ca(authority)), "crm", ticker)
     make = tls_module._context
 
     def make_and_change(options: TlsOptions) -> ssl.SSLContext:

@@ -1,15 +1,19 @@
-"""Requests to an upstream, and its responses."""
+"""Requests to an upstream and its responses, names of hosts, and limits."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import socket
+import threading
 import time
 import traceback
 import tracemalloc
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from aiohttp import connector
@@ -17,8 +21,10 @@ from aiohttp import connector
 from idv_upstream.request.template import Request
 from idv_upstream.response.raw import MAX_BODY
 from idv_upstream.transport import client
+from idv_upstream.transport.bounded import MAX_RESPONSE
 from idv_upstream.transport.credentials import BearerToken
 from support.fakes.clock_and_backends import LoopClock
+from support.http.http_server import until
 from support.http.scripted_server import Said, chunked, header, http, serving
 from support.http.upstream_transport import (
     GET,
@@ -29,8 +35,6 @@ from support.http.upstream_transport import (
     failure_of,
     given_up,
     opened,
-    traceback_of,
-    transport,
 )
 from support.processes.loggers import log_everything
 from support.processes.ports import free_port
@@ -39,49 +43,23 @@ from tornado_idv import Broken, LookupFailed, Unavailable
 pytestmark = pytest.mark.slow
 
 GOOD = http(200, b"{}")
-RESET, CLOSED = Said(then="reset"), Said(then="close")
 
 
 # Requests
 
 
 async def test_request_is_sent_as_it_was_rendered() -> None:
-    """Nothing is encoded twice, and nothing is decoded."""
-    strange = Request(
-        "PURGE", "/a%2Fb/%61?q=%40x+y&q=%C3%A9", {"X-A": "é"}, b"\0body", repeatable=True
-    )
+    """Nothing is encoded twice, and nothing is decoded. It may set what it accepts."""
+    headers = {"X-A": "é", "accept": "application/scim+json"}
+    strange = Request("PURGE", "/a%2Fb/%61?q=%40x+y&q=%C3%A9", headers, b"\0body", repeatable=True)
     async with serving(GOOD) as upstream, opened(upstream.address + "/base") as made:
         await ask(made, strange)
     (request,) = upstream.requests
     assert request.startswith(b"PURGE /base/a%2Fb/%61?q=%40x+y&q=%C3%A9 HTTP/1.1\r\n")
     assert request.endswith(b"\r\n\r\n\0body")
     assert "X-A: é\r\n".encode() in request
-
-
-async def test_request_may_set_what_it_accepts() -> None:
-    own = Request("GET", "/", {"accept": "application/scim+json"}, None, repeatable=True)
-    async with asked(GOOD) as (upstream, made):
-        await ask(made, own)
-    assert header(upstream.requests[0], "Accept") == "application/scim+json"
-    assert header(upstream.requests[0], "Accept-Encoding") == "identity"
-
-
-async def test_absolute_url_needs_no_base_url() -> None:
-    async with serving(GOOD) as upstream, opened() as bare, opened("http://127.0.0.1:1") as made:
-        request = Request("GET", f"{upstream.address}?login=alice", {}, None, repeatable=True)
-        await ask(bare, request)
-        await ask(made, request)
-    assert upstream.targets == ["/?login=alice"] * 2
-
-
-async def test_shown_request_has_the_credential_masked() -> None:
-    """An operator may look at it."""
-    auth = BearerToken.model_validate({"kind": "bearer", "token": "canary"})
-    made = transport("http://one", auth=auth)
-    elsewhere = Request("GET", "https://other/x", {}, None, repeatable=True)
-    for request, url in ((POST, "http://one/search"), (elsewhere, "https://other/x")):
-        shown = made.shown(request)
-        assert (shown.url, shown.headers["Authorization"]) == (url, "Bearer ***")
+    assert header(request, "Accept") == "application/scim+json"
+    assert header(request, "Accept-Encoding") == "identity"
 
 
 async def test_environment_and_cookies_are_ignored(
@@ -149,7 +127,7 @@ async def test_unsolicited_response_is_not_read(stray: bytes) -> None:
         assert (await ask(made)).body == b"[2]"
 
 
-@pytest.mark.parametrize(("connections", "most"), [(1, 64), (64, 64), (100, 100)])
+@pytest.mark.parametrize(("connections", "most"), [(1, 64), (100, 100)])
 async def test_number_of_connections_is_limited(connections: int, most: int) -> None:
     async with asked(GOOD, connections=connections) as (upstream, made):
         upstream.gate.clear()
@@ -167,7 +145,7 @@ async def test_number_of_connections_is_limited(connections: int, most: int) -> 
 # Responses
 
 
-@pytest.mark.parametrize("status", [200, 201, 204, 302, 307, 400, 401, 404, 429, 500])
+@pytest.mark.parametrize("status", [204, 302, 404, 500])
 async def test_response_of_any_status_is_returned(status: int) -> None:
     """A redirect is not followed."""
     async with serving(GOOD) as other:
@@ -190,11 +168,9 @@ async def test_body_is_read_only_where_it_is_wanted() -> None:
 
 PLAIN = b'{"plan": "Free"}'
 FORMS = {
-    "by length": http(200, PLAIN),
     "in chunks": chunked(PLAIN, 3),
     "said to be identity": http(200, PLAIN, "Content-Encoding: Identity"),
-    "gzip": http(200, gzip.compress(PLAIN), "Content-Encoding: GZIP"),
-    "x-gzip": http(200, gzip.compress(PLAIN), "Content-Encoding: x-gzip"),
+    "x-gzip": http(200, gzip.compress(PLAIN), "Content-Encoding: X-GZIP"),
     "gzip in chunks": chunked(gzip.compress(PLAIN), 3).replace(
         b"Content-Type", b"Content-Encoding: gzip\r\nContent-Type", 1
     ),
@@ -223,28 +199,6 @@ async def test_body_of_64_kib_is_accepted(answer: bytes) -> None:
         assert len((await ask(made)).body) == MAX_BODY
 
 
-TOO_LONG = {
-    "by length": Said(http(200, b"0" * (MAX_BODY + 1))),
-    "in chunks": Said(chunked(b"0" * (MAX_BODY + 1))),
-    "100 MB": Said(http(200, b"", "Transfer-Encoding: chunked") + b"6000000\r\n", "flood"),
-    "without an end": Said(b"HTTP/1.1 200 OK\r\n\r\n", "flood"),
-    "gzip": Said(packed(MAX_BODY + 1)),
-    "gzip bomb": Said(packed(3_000_000)),
-}
-
-
-@pytest.mark.parametrize("answer", TOO_LONG.values(), ids=TOO_LONG.keys())
-async def test_longer_body_is_broken(answer: Said) -> None:
-    """However it is framed or compressed; the next request is not affected."""
-    async with asked(answer, answer, GOOD) as (upstream, made):
-        for _ in range(2):
-            failure = await failure_of(made)
-            assert isinstance(failure, Broken)
-            assert failure.reason == "a response of more than 65536 bytes"
-        assert (await ask(made)).body == b"{}"
-    assert upstream.flooded < 20_000_000
-
-
 async def test_decompression_is_bounded_in_memory() -> None:
     """30 KB of gzip may hold 30 MB."""
     async with asked(packed(30_000_000)) as (_, made):
@@ -264,7 +218,6 @@ async def test_body_without_a_byte_in_chunks_is_whole() -> None:
 
 DAMAGED = {
     "brotli": ("br", b"canary", "of an unsupported kind"),
-    "two codings": ("gzip, gzip", b"canary", "of an unsupported kind"),
     "no gzip": ("gzip", b"canary", "that is damaged"),
     "cut gzip": ("gzip", gzip.compress(PLAIN)[:-1], "that is damaged"),
     "more behind gzip": ("gzip", gzip.compress(PLAIN) + b"canary", "that is damaged"),
@@ -283,60 +236,72 @@ async def test_body_that_cannot_be_decompressed_is_broken(
 
 # No response
 
-LOST, CUT = "connection lost", "the response was cut short"
+LOST, CUT, NO_HTTP = "connection lost", "the response was cut short", "a response that is not HTTP"
+TOO_LONG = "a response of more than 65536 bytes"
 PART = http(200, b"{}")[:-1]
 FAILURES: dict[str, tuple[Said, type[LookupFailed], set[str]]] = {
-    "closed at once": (CLOSED, Unavailable, {LOST}),
-    "reset at once": (RESET, Unavailable, {LOST}),
+    "closed at once": (Said(then="close"), Unavailable, {LOST}),
+    "reset at once": (Said(then="reset"), Unavailable, {LOST}),
     "closed in the head": (Said(PART[:30], "close"), Unavailable, {LOST}),
     "closed in the answer": (Said(PART, "close"), Unavailable, {CUT}),
     "reset in the answer": (Said(PART, "reset"), Unavailable, {CUT, LOST}),
     "closed in a chunk": (Said(chunked(b"{}")[:-6], "close"), Unavailable, {CUT}),
-    "no HTTP": (Said(b"220 canary SMTP\r\n\r\n"), Broken, {"a response that is not HTTP"}),
-    "two lengths": (
-        Said(http(200, b"{}", "Content-Length: 9")),
-        Broken,
-        {"a response that is not HTTP"},
-    ),
+    "no HTTP": (Said(b"220 canary SMTP\r\n\r\n", "close"), Broken, {NO_HTTP}),
+    "two lengths": (Said(http(200, b"{}", "Content-Length: 9"), "close"), Broken, {NO_HTTP}),
     "head without end": (
-        Said(http(200, b"", f"X: {'canary' * 3000}")),
+        Said(http(200, b"", f"X: {'canary' * 3000}"), "close"),
         Broken,
-        {"a response that is not HTTP"},
+        {NO_HTTP},
     ),
+    "too long by length": (Said(http(200, b"0" * (MAX_BODY + 1))), Broken, {TOO_LONG}),
+    "too long in chunks": (Said(chunked(b"0" * (MAX_BODY + 1))), Broken, {TOO_LONG}),
+    "a chunk of 100 MB": (
+        Said(http(200, b"", "Transfer-Encoding: chunked") + b"6000000\r\n", "flood"),
+        Broken,
+        {TOO_LONG},
+    ),
+    "without an end": (Said(b"HTTP/1.1 200 OK\r\n\r\n", "flood"), Broken, {TOO_LONG}),
+    "too long in gzip": (Said(packed(MAX_BODY + 1)), Broken, {TOO_LONG}),
 }
 STUCK = {
     "frozen": Said(),
-    "frozen in the head": Said(PART[:30]),
     "frozen in the answer": Said(PART),
-    "slow": Said(
-        http(200, b"", "Content-Length: 60000").replace(b"Content-Length: 0\r\n", b""), "drip"
-    ),
     "slow in the head": Said(b"HTTP/1.1 200 O", "drip"),
-    "only goes on": Said(b"HTTP/1.1 100 Continue\r\n\r\n"),
 }
+SECRETIVE = Request("POST", "/canary?a=canary", {"X": "canary"}, b"canary", repeatable=False)
+AUTH = BearerToken.model_validate({"kind": "bearer", "token": "canary-token"})
 
 
 @pytest.mark.parametrize(("answer", "kind", "reasons"), FAILURES.values(), ids=FAILURES.keys())
-async def test_missing_response_is_reported_with_its_cause(
-    answer: Said, kind: type[LookupFailed], reasons: set[str]
+async def test_failure_is_reported_with_its_cause_alone(
+    answer: Said, kind: type[LookupFailed], reasons: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A request that is not repeatable is sent once: aiohttp must not repeat it either."""
-    once = Request("GET", "/", {}, None, repeatable=False)
-    async with asked(answer) as (upstream, made):
-        failure = await failure_of(made, once)
+    """No log record of any library at any level, and no traceback leaks the request or response.
+
+    The request is sent once: aiohttp must not repeat it either. The next one is not affected.
+    """
+    log_everything(caplog)
+    async with asked(answer, GOOD, auth=AUTH) as (upstream, made):
+        failure = await failure_of(made, SECRETIVE)
+        assert len(upstream.requests) == 1
+        assert (await ask(made)).body == b"{}"
+        reported = [*traceback.format_exception(failure), repr([failure, made, AUTH]), caplog.text]
     assert isinstance(failure, kind)
     assert failure.reason in reasons
-    assert len(upstream.requests) == 1
+    assert "canary" not in "".join(reported)
+    assert header(upstream.requests[0], "Authorization") == "Bearer canary-token"
+    assert upstream.flooded < 20_000_000
 
 
 @pytest.mark.parametrize("answer", STUCK.values(), ids=STUCK.keys())
-async def test_slow_response_times_out(answer: Said) -> None:
+async def test_slow_response_times_out(answer: Said, caplog: pytest.LogCaptureFixture) -> None:
     """The timeout is for the whole response, not for each byte; it is not repeated."""
-    async with asked(answer) as (upstream, made):
-        failure = await given_up(upstream, made)
-    assert isinstance(failure, Unavailable)
+    log_everything(caplog)
+    async with asked(answer, auth=AUTH) as (upstream, made):
+        failure = await given_up(upstream, made, SECRETIVE)
     assert failure.reason == "cancelled by the guard"
     assert len(upstream.requests) == 1
+    assert "canary" not in "".join([*traceback.format_exception(failure), caplog.text])
 
 
 async def test_wait_for_a_pooled_connection_is_no_connection_timeout(
@@ -378,9 +343,8 @@ async def test_connection_timeout_is_unavailable(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("method", "url"),
     [
-        *(("GET", url) for url in ("/a b", "/a#b", "/\r\nX-Evil: 1", "/\x00", "/é")),
-        *(("GET", url) for url in ("http://host/a b", "http://host:99999/", "http:///canary")),
-        *((method, "/") for method in ("GÉT", "G T", "GET /", "G\nT")),
+        *(("GET", url) for url in ("/a b", "/a#b", "/\r\nX-Evil: 1", "/é", "http://host:99999/")),
+        ("G T", "/"),
         ("HEADER", "/"),
     ],
     ids=repr,
@@ -394,36 +358,209 @@ async def test_invalid_request_is_not_sent(method: str, url: str) -> None:
     assert upstream.requests == []
 
 
-@pytest.mark.parametrize("status", [b"099", b"000"])
-async def test_status_below_100_is_a_final_response(status: bytes) -> None:
+async def test_status_below_100_is_a_final_response() -> None:
     """Not an interim one, behind which another would follow."""
-    answer = b"HTTP/1.1 " + status + b" Canary\r\nContent-Length: 0\r\n\r\n"
-    async with asked(answer) as (_, made):
-        assert (await ask(made)).status == int(status)
+    async with asked(b"HTTP/1.1 099 Canary\r\nContent-Length: 0\r\n\r\n") as (_, made):
+        assert (await ask(made)).status == 99
 
 
-# What is leaked
+# Interim responses (1xx), which aiohttp reads without a bound
+
+
+def interim(size: int) -> bytes:
+    """Interim responses of so many bytes in all."""
+    shortest = b"HTTP/1.1 103 Canary\r\n\r\n"
+    filled = shortest * (size // len(shortest) - 1)
+    rest = size - len(filled) - len(shortest)
+    return filled + shortest.replace(b"Canary", b"Canary" + b"y" * rest)
+
+
+async def test_response_with_its_interim_ones_is_bounded_to_the_byte() -> None:
+    longest = interim(MAX_RESPONSE - len(GOOD)) + GOOD
+    longer = interim(MAX_RESPONSE - len(GOOD) + 1) + GOOD
+    async with asked(longest, longest, longer, GOOD) as (upstream, made):
+        for _ in range(2):
+            assert (await ask(made)).body == b"{}"
+        assert len(upstream.connections) == 1
+        failure = await failure_of(made)
+        assert isinstance(failure, Broken)
+        assert failure.reason == TOO_LONG
+        assert (await ask(made)).body == b"{}"
+    assert len(upstream.requests) == 4
+
+
+async def test_byte_over_the_bound_may_come_later() -> None:
+    async with asked(interim(MAX_RESPONSE)) as (upstream, made):
+        waiting = asyncio.ensure_future(failure_of(made))
+        await upstream.asked()
+        (transport,) = (each.transport for each in upstream.writers)
+        await until(lambda: not transport.get_write_buffer_size())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        transport.write(b"H")
+        assert (await waiting).reason == TOO_LONG
+
+
+async def test_idle_connection_with_interim_responses_without_end_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "_KEEPALIVE_TIMEOUT", 60.0)
+    async with asked(GOOD) as (upstream, made):
+        await ask(made)
+        upstream.writers[0].write(interim(MAX_RESPONSE + 1))
+        (serving_it,) = upstream.connections
+        assert serving_it is not None
+        await asyncio.wait_for(serving_it, 5)
+        assert (await ask(made)).body == b"{}"
+
+
+async def test_lookups_work_with_an_aiohttp_that_cannot_be_bounded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its protocol is not public."""
+    changed = SimpleNamespace(partial=lambda protocol, **given: lambda: protocol(**given))
+    monkeypatch.setattr(connector, "functools", changed)
+    async with asked(GOOD) as (_, made):
+        assert (await ask(made)).body == b"{}"
+    (warning,) = set(caplog.messages)
+    assert warning.endswith(": the size of interim responses (1xx) of upstreams is not limited")
 
 
 @pytest.mark.parametrize(
     "answer",
-    [each[0] for each in FAILURES.values()]
-    + [*STUCK.values(), *TOO_LONG.values()]
-    + [Said(http(status, b"canary", "X: canary")) for status in (200, 302, 401, 503)]
-    + [Said(http(503, b"", "Set-Cookie: canary,x=1"))],
+    [
+        interim(MAX_RESPONSE) + http(404),
+        http(200, b"", "Transfer-Encoding: chunked")
+        + b"2;"
+        + b"x" * MAX_RESPONSE
+        + b"\r\n{}\r\n0\r\n\r\n",
+    ],
+    ids=["interim", "extension of a chunk"],
 )
-async def test_no_failure_leaks_the_request_or_the_response(
-    answer: Said, caplog: pytest.LogCaptureFixture
+async def test_response_beyond_the_bound_is_not_parsed(answer: bytes) -> None:
+    """Whether its body is wanted or not."""
+    async with asked(answer) as (_, made):
+        with pytest.raises(Broken, match=TOO_LONG):
+            await ask(made, wants_body=lambda status: status == 200)
+
+
+# Names of hosts
+
+
+@pytest.mark.parametrize(
+    "error",
+    [socket.gaierror(socket.EAI_NONAME, "Name or service not known"), UnicodeError("too long")],
+    ids=["unknown", "impossible"],
+)
+async def test_unknown_host_name_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Neither in a log record of any library at any level, nor in an error or its traceback."""
-    log_everything(caplog)
-    auth = BearerToken.model_validate({"kind": "bearer", "token": "canary-token"})
-    request = Request("POST", "/canary?a=canary", {"X": "canary"}, b"canary", repeatable=True)
-    async with asked(answer, auth=auth) as (upstream, made):
-        if answer in STUCK.values():
-            reported = traceback.format_exception(await given_up(upstream, made, request))
-        else:
-            reported = await traceback_of(made, request)
-        reported += [repr(made), repr(auth), caplog.text]
-    assert "canary" not in "".join(reported)
-    assert header(upstream.requests[0], "Authorization") == "Bearer canary-token"
+    def getaddrinfo(*_args: Any, **_named: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    async with opened("http://directory.invalid") as made:
+        failure = await failure_of(made)
+    assert isinstance(failure, Unavailable)
+    assert failure.reason == "the host name cannot be resolved"
+
+
+async def test_any_address_of_a_host_name_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first may refuse connections."""
+    addresses = [("127.0.0.2", 0), ("127.0.0.1", 0)]
+
+    def getaddrinfo(*_args: Any, **_named: Any) -> Any:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each) for each in addresses]
+
+    async with serving(GOOD) as upstream:
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        async with opened(f"http://directory.invalid:{upstream.port}") as made:
+            assert (await ask(made)).status == 200
+
+
+def resolver_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "resolver"]
+
+
+def late_answer(monkeypatch: pytest.MonkeyPatch, of: str = "") -> threading.Event:
+    """A name server that answers for names with this prefix when the event is set."""
+    released = threading.Event()
+
+    def getaddrinfo(host: str, *_args: Any, **_named: Any) -> Any:
+        if host.startswith(of):
+            released.wait(10)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return released
+
+
+async def test_error_of_a_cancelled_request_is_not_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It arrives when no request waits for it any more."""
+    released = threading.Event()
+
+    def getaddrinfo(*_args: Any, **_named: Any) -> Any:
+        released.wait(10)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    complaints: list[Any] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: complaints.append(context))
+    async with opened("http://slow.invalid") as made:
+        waiting = asyncio.ensure_future(ask(made))
+        await until(resolver_threads)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        released.set()
+        await until(lambda: not resolver_threads())
+        await asyncio.sleep(0)
+    del made
+    gc.collect()
+    assert complaints == []
+
+
+async def test_name_that_is_still_being_resolved_takes_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many requests time out meanwhile; when it is resolved, its address is used."""
+    monkeypatch.setattr(client, "CONNECT_TIMEOUT", 0.5)
+    released = late_answer(monkeypatch)
+    clock = LoopClock()
+    async with serving(GOOD) as upstream, opened(f"http://slow.invalid:{upstream.port}") as made:
+        for _ in range(3):
+            waiting = asyncio.ensure_future(failure_of(made, POST))
+            await until(resolver_threads)
+            await asyncio.sleep(0)
+            clock.forward(0.6)
+            assert (await waiting).reason == "connection timed out"
+        answered = asyncio.ensure_future(ask(made, POST))
+        await asyncio.sleep(0)
+        (thread,) = resolver_threads()
+        released.set()
+        assert (await answered).status == 200
+        await asyncio.to_thread(thread.join)
+
+
+async def test_hanging_name_server_does_not_delay_other_backends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many names of one backend wait for it; and its own lookups time out."""
+    monkeypatch.setattr(client, "CONNECT_TIMEOUT", 3.0)
+    async with serving(GOOD) as upstream:
+        released = late_answer(monkeypatch, of="hanging")
+        async with opened() as hanging, opened(f"http://other.invalid:{upstream.port}") as other:
+            requests = [
+                Request("GET", f"http://hanging-{n}/", {}, None, repeatable=False)
+                for n in range(40)
+            ]
+            waiting = [asyncio.ensure_future(ask(hanging, request)) for request in requests]
+            await asyncio.sleep(0)
+            assert (await ask(other)).status == 200
+            assert await asyncio.to_thread(lambda: True)
+            assert not any(each.done() for each in waiting)
+            assert all(thread.daemon for thread in resolver_threads())  # they end with the process
+            LoopClock().forward(3.5)
+            failures = await asyncio.gather(*waiting, return_exceptions=True)
+            released.set()
+    assert {str(each) for each in failures} == {"connection timed out"}

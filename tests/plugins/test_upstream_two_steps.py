@@ -16,8 +16,7 @@ from idv_upstream.options import UpstreamOptions
 from support.databases.upstream_backends import upstream
 from support.fakes.outcomes import outcome
 from support.http.scripted_server import Said, Scripted, http
-from support.processes.ports import free_port
-from tornado_idv import BackendResult, Broken, ByCard, ByNickname, LookupFailed, Step, User
+from tornado_idv import BackendResult, Broken, ByCard, LookupFailed, Step, User
 from tornado_idv.interfaces.backend import AnyBackend
 
 OPTIONS: dict[str, Any] = {
@@ -67,20 +66,20 @@ async def explained(*answers: bytes | Said, **options: Any) -> list[tuple[str, o
     ("answers", "expected", "targets"),
     [
         ([CARD, USER], "found", ["/cards/0012", "/users/7"]),
-        ([UNKNOWN], None, ["/cards/0012"]),
+        ([json_of({"owner": "null"}), USER], "found", ["/cards/0012", "/users/null"]),
+        ([UNKNOWN], "not found", ["/cards/0012"]),
         (
             [CARD, UNKNOWN, json_of({"owner": 8}), USER],
             "found",
             ["/cards/0012", "/users/7", "/cards/0012", "/users/8"],
         ),
-        ([CARD, UNKNOWN, UNKNOWN], None, ["/cards/0012", "/users/7", "/cards/0012"]),
+        ([CARD, UNKNOWN, UNKNOWN], "not found", ["/cards/0012", "/users/7", "/cards/0012"]),
         (
             [CARD, UNKNOWN, CARD, UNKNOWN],
             "unavailable: the first response has an id, but the second has no user with this id",
             ["/cards/0012", "/users/7", "/cards/0012", "/users/7"],
         ),
         ([CARD, json_of({"error": "gone"}, 404)], "broken: not_known_when is false for", 2),
-        ([json_of([{"owner": 7}])], "broken: the response is a list, not a record", 1),
         ([json_of({"owner": ".."})], "broken: the query cannot be part of a path", 1),
         ([json_of({"owner": ""})], "broken: the query cannot be sent", 1),
         (
@@ -89,34 +88,24 @@ async def explained(*answers: bytes | Said, **options: Any) -> list[tuple[str, o
             4,  # the first time, on a kept connection, it may be a response to another request
         ),
         ([CARD, json_of({}, 500)], "unavailable: temporarily unavailable (status 500)", 2),
-        ([json_of({}, 401)], "broken: refused (status 401), and auth sets no credential", 1),
-        ([CARD, Said(b"", "reset")], "unavailable: ", None),
+        ([CARD, Said(b"", "reset")], "unavailable: ", 3),
     ],
 )
 async def test_lookup_in_two_steps(
-    answers: list[bytes | Said], expected: str | None, targets: Any
+    answers: list[bytes | Said], expected: str, targets: list[str] | int
 ) -> None:
     async with behind(*answers) as (server, backend):
-        result = await outcome(backend, QUERY)
-    if expected is None:
-        assert result == "not found"
-    else:
-        assert str(result).startswith(expected)
-    if isinstance(targets, list):
-        assert server.targets == targets
-    elif targets is not None:
-        assert len(server.targets) == targets
+        assert (await outcome(backend, QUERY)).startswith(expected)
+    assert targets in (server.targets, len(server.targets))
 
 
 @pytest.mark.parametrize(
     ("path", "first"),
     [
-        ("owner", {}),
-        ("owner", {"owner": None}),
         ("owner", {"error": "moved"}),
+        ("owner", {"owner": None}),
         ("to_string(owner)", {}),
         ("to_string(owner)", {"owner": None}),
-        ("data.owner", {"data": {}}),
     ],
 )
 async def test_missing_id_is_never_not_found(path: str, first: dict[str, Any]) -> None:
@@ -125,12 +114,6 @@ async def test_missing_id_is_never_not_found(path: str, first: dict[str, Any]) -
         result = await outcome(backend, QUERY)
     assert result == f"broken: a wrong record: id ({path}) is missing"
     assert server.targets == ["/cards/0012"]
-
-
-async def test_id_may_be_null_as_text() -> None:
-    async with behind(json_of({"owner": "null"}), USER) as (server, backend):
-        assert await outcome(backend, QUERY) == "found"
-    assert server.targets == ["/cards/0012", "/users/null"]
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=80))
@@ -157,9 +140,7 @@ def test_no_id_leaves_its_place(value: str) -> None:
             {"by_card": {"url": "/{card_number}", "then": {"url": "/u/{card_number}"}}},
             "an unknown placeholder at column 4; allowed here: {id}, {profile_site}",
         ),
-        ({"by_card": {"url": "/{card_number}", "then": {"url": "/u"}}}, "the same for all users"),
         ({"by_card": {"url": "/c/{id}"}}, "an unknown placeholder"),
-        ({"base_url": None}, "url must be absolute"),
         (
             {
                 "base_url": None,
@@ -186,45 +167,24 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 
 
 async def test_steps_of_both_requests_are_explained() -> None:
-    steps = await explained(CARD, USER)
+    """Again, if the second response has no user; up to the one that failed."""
+    steps = await explained(CARD, UNKNOWN, CARD, Said(b"", "reset"))
     assert [each for each in steps if each[0] in {"request", "id"}] == [
         ("request", "GET /cards/0012"),
         ("id", "7"),
         ("request", "GET /users/7"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("last", "conditions"), [([CARD, UNKNOWN], 2), ([CARD, Said(b"", "reset")], 1)]
-)
-async def test_each_response_is_explained(last: list[bytes | Said], conditions: int) -> None:
-    steps = await explained(CARD, UNKNOWN, *last)
-    assert steps.count(("id", "7")) == 2
-    assert steps.count(("not_known_when", True)) == conditions
-
-
-async def test_steps_end_with_the_request_that_failed() -> None:
-    steps = await explained(base_url=f"http://127.0.0.1:{free_port()}")
-    assert ("request", "GET /cards/0012") in steps
-    assert not any(name == "response" for name, _ in steps)
-
-
-async def test_query_of_the_other_kind_takes_one_step() -> None:
-    by_nickname = {"url": "/users?login={nickname}"}
-    async with behind(USER, by_nickname=by_nickname) as (server, backend):
-        assert await backend.find(ByNickname("alice")) == ALICE
-    assert server.targets == ["/users?login=alice"]
+    ] * 2
+    assert steps.count(("not_known_when", True)) == 1
+    assert [name for name, _ in steps].count("response") == 3
 
 
 @pytest.mark.parametrize(
     ("first", "second", "ttl", "storable"),
     [
         (("Cache-Control: max-age=5",), ("Cache-Control: max-age=9",), 5.0, True),
-        (("Cache-Control: max-age=9",), ("Cache-Control: max-age=5",), 5.0, True),
-        (("Cache-Control: no-store",), (), None, False),
         ((), ("Cache-Control: no-store",), None, False),
         (("Cache-Control: no-store",), ("Cache-Control: max-age=9",), 9.0, False),
-        (("Cache-Control: max-age=9",), ("Cache-Control: no-store",), 9.0, False),
+        (("Cache-Control: max-age=9",), ("Cache-Control: no-store, max-age=5",), 5.0, False),
     ],
 )
 async def test_user_is_cached_as_long_as_both_responses_allow(

@@ -129,7 +129,6 @@ class Expression:
         self.node = _parse(text)
         if self.node["type"] == "expref":  # as a condition, it would always be true
             raise ValueError(f"not a value: {text} is an expression reference; remove the &")
-        self._member = self.node["value"] if self.node["type"] == "field" else None
 
     @property
     def members(self) -> set[str]:
@@ -143,8 +142,6 @@ class Expression:
 
     def evaluate(self, value: Any) -> Any:
         """Return the result for ``value``. Raises `Broken` for an unexpected structure."""
-        if self._member is not None and type(value) is dict:
-            return value.get(self._member)  # a shortcut for a single member, the usual expression
         try:
             return _evaluate(self.node, value)
         except JMESPathTypeError as error:

@@ -24,7 +24,6 @@ _DOT_SEGMENT = re.compile(r"(?:/|%2F|%5C)\.\.?(?=[/;]|%2F|%5C|%3B|%3F|%23|%00|$)
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
 _ENCODED_QUOTE = re.compile("%(?:22|27|5C)", re.IGNORECASE)
-_UNRESERVED = re.compile("[A-Za-z0-9._~-]*")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Blanks at the ends are excluded, since recipients strip them (RFC 9110, section 5.5).
 _HEADER_VALUE = re.compile("(?:[!-~](?:[ -~]*[!-~])?)?")
@@ -183,7 +182,7 @@ def has_dot_segment(path: str) -> bool:
     Some servers decode a path before they split it, so encoded slashes separate segments, too.
     Other servers end a segment at a semicolon.
     """
-    return "." in path and _DOT_SEGMENT.search(path) is not None
+    return _DOT_SEGMENT.search(path) is not None
 
 
 def compile_url(url: str, query: Mapping[str, str], known: Placeholders) -> Parts:
@@ -233,7 +232,7 @@ def compile_json(node: Any, known: Placeholders) -> Parts:
 
 def percent_encode(text: str) -> str:
     """Percent-encode all characters of a text except unreserved ones (RFC 3986, section 2.3)."""
-    return text if _UNRESERVED.fullmatch(text) else quote(text, safe="")
+    return quote(text, safe="")
 
 
 def _parameters(members: Mapping[str, str], known: Placeholders) -> list[Parts]:

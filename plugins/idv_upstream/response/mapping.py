@@ -53,9 +53,7 @@ class ResponseMapper:
 
     def __init__(self, options: ResponseOptions, *, folds_nicknames: bool = False) -> None:
         self._folds_nicknames = folds_nicknames
-        self._picks_first = options.pick == "first"
-        self._check_echo = options.check_echo
-        self._matches_echo = options.match == "echo"
+        self._options = options
         texts = {name: getattr(options, name) for name in (*_CONDITIONS, "select")}
         self._expressions = {
             name: Expression(text) for name, text in texts.items() if text is not None
@@ -82,11 +80,11 @@ class ResponseMapper:
 
     def user(self, query: Query, document: Any) -> User | None:
         """Return the user, or ``None`` for "not found". Raises `LookupFailed` in other cases."""
-        record = self._record_of(query, document, echo=self._check_echo)
+        record = self._record_of(query, document, echo=self._options.check_echo)
         if record is None:
             return None
         # Without check_echo, the requested value is taken as the value of the user.
-        same = None if self._check_echo else query
+        same = None if self._options.check_echo else query
         card_number = same.card_number if isinstance(same, ByCard) else self._card_number_of(record)
         nickname = same.nickname if isinstance(same, ByNickname) else self._nickname_of(record)
         if query.text not in (card_number, f"@{nickname}"):
@@ -144,7 +142,7 @@ class ResponseMapper:
             text = self._expressions["found_when"].text
             raise Broken(f"found_when ({text}) is true, but select ({select.text}) gives no user")
         records = [self._with_root(each, document) for each in given]
-        return self._requested(records, query) if self._matches_echo else records
+        return self._requested(records, query) if self._options.match == "echo" else records
 
     def _with_root(self, record: Any, document: Any) -> Any:
         is_wanted = self._uses_root and type(record) is dict
@@ -161,7 +159,7 @@ class ResponseMapper:
             for each in self._records(document, query)
             if not self._is_disabled(each, query, echo=echo)
         )
-        records = list(islice(known, 1 if self._picks_first else None))
+        records = list(islice(known, 1 if self._options.pick == "first" else None))
         if not records:
             return None
         select, given = self._expressions.get("select"), records[0]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from copy import copy, deepcopy
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from multidict import MultiMapping
@@ -26,6 +26,8 @@ from tornado_idv import (
     printable,
 )
 from tornado_idv.kit.mapping import Expression
+
+_Result = TypeVar("_Result")
 
 _DIRECTIVE = re.compile(r'([!#$%&\'*+.^_`|~0-9A-Za-z-]+)(?:=(?:"([^"]*)"|([^\s",;]*)))?', re.ASCII)
 _SECONDS = re.compile(r"[0-9]{1,10}", re.ASCII)
@@ -71,8 +73,8 @@ class ResponseReader:
         *,
         hints: bool,
         credential: bool,
-        folds_nicknames: bool = False,
-        secrets: Callable[[], Collection[str]] = tuple,
+        folds_nicknames: bool,
+        secrets: Callable[[], Collection[str]],
     ) -> None:
         self.mapper = ResponseMapper(options, folds_nicknames=folds_nicknames)
         self._options = options
@@ -89,32 +91,20 @@ class ResponseReader:
 
         The headers of ``earlier`` responses of the same lookup may also shorten the cache time.
         """
-        try:
-            is_read = self._is_read(response)
-            user = self.mapper.user(query, self.document(response)) if is_read else None
-        except LookupFailed as failure:
-            self._add_message(failure, query, response)
-            raise
+        user = self._mapped(self.mapper.user, query, response)
         return self.limited(user, response, *earlier)
-
-    def limited(self, user: User | None, *responses: Response) -> User | BackendResult | None:
-        """Return ``user`` as a result, with the shortest cache time of all ``responses``."""
-        if not self._hints:
-            return user
-        limits = [freshness(each.headers) for each in responses if "Cache-Control" in each.headers]
-        if not limits:
-            return user
-        seconds = min((each for each, _ in limits if each is not None), default=None)
-        return BackendResult(user, ttl=seconds, storable=all(storable for _, storable in limits))
 
     def read_id(self, query: Query, response: Response) -> str | None:
         """Return the id for a second request, ``None`` for "not found". Raises `LookupFailed`."""
-        try:
-            is_read = self._is_read(response)
-            return self.mapper.id(query, self.document(response)) if is_read else None
-        except LookupFailed as failure:
-            self._add_message(failure, query, response)
-            raise
+        return self._mapped(self.mapper.id, query, response)
+
+    def limited(self, user: User | None, *responses: Response) -> User | BackendResult | None:
+        """Return ``user`` as a result, with the shortest cache time of all ``responses``."""
+        limits = [freshness(each.headers) for each in responses if "Cache-Control" in each.headers]
+        if not limits or not self._hints:
+            return user
+        seconds = min((each for each, _ in limits if each is not None), default=None)
+        return BackendResult(user, ttl=seconds, storable=all(storable for _, storable in limits))
 
     def document(self, response: Response) -> Any:
         """Return the JSON document in a response. Raises `Broken` for any other body.
@@ -142,6 +132,17 @@ class ResponseReader:
         reader.mapper = deepcopy(self.mapper)
         reader.mapper.record_steps(steps)
         return reader
+
+    def _mapped(
+        self, read: Callable[[Query, Any], _Result | None], query: Query, response: Response
+    ) -> _Result | None:
+        """Map the body of a response by ``read``. Add the upstream's message to a failure."""
+        try:
+            is_read = self._is_read(response)
+            return read(query, self.document(response)) if is_read else None
+        except LookupFailed as failure:
+            self._add_message(failure, query, response)
+            raise
 
     def _add_message(self, failure: LookupFailed, query: Query, response: Response) -> None:
         """Add the upstream's error message to the reason of the failure."""

@@ -234,8 +234,6 @@ class Client:
 
 async def _read(content: aiohttp.StreamReader) -> bytes:
     """Return a body. If it is longer than `MAX_BODY`, return only `MAX_BODY` + 1 bytes of it."""
-    if content.is_eof():  # a short body usually arrives with its head
-        return content.read_nowait(MAX_BODY + 1)
     body = bytearray()
     while chunk := await content.read(MAX_BODY + 1 - len(body)):
         body += chunk

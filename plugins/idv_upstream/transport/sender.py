@@ -11,9 +11,9 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from secrets import token_hex
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -36,15 +36,6 @@ _REPEATED = (NoResponse.status, 502, 503, 504)
 _WITH_RETRY_AFTER = (429, 503)
 _REJECTED = (401, 403, 422)
 """Status codes that reject a token. Flask-JWT-Extended sends 422 for an invalid signature."""
-
-
-class _BoundRequest(NamedTuple):
-    """A request with its complete URL. If the configured URL is a path, ``origin`` is empty."""
-
-    request: Request
-    wants_body: WantsBody
-    origin: str
-    on_new: bool
 
 
 class Sender:
@@ -116,11 +107,9 @@ class Sender:
 
         With ``on_new``, use a new connection. Raises `LookupFailed` if no full response arrives.
         """
-        origin = "" if request.url[0] == "/" else origin_of(request.url)
-        if request.url[0] == "/":
+        origin = origin_of(request.url)  # empty for a path below base_url
+        if not origin:
             request = replace(request, url=self._base_url + request.url)
-        elif not origin:
-            raise Broken("the request cannot be sent")
         wait = self._wait(origin)
         if wait > 0:
             raise Unavailable(
@@ -130,15 +119,15 @@ class Sender:
             )
         self._credit = min(self._credit + 1, _MAX_CREDIT)
         deadline = asyncio.get_running_loop().time() + self._timeout
-        lookup = _BoundRequest(request, wants_body, origin, on_new)
-        result = await self._attempt(lookup)
+        send = partial(self._send_once, request, wants_body, origin, on_new=on_new)
+        result = await self._attempt(send)
         is_repeated = request.repeatable and result.status in _REPEATED
         if is_repeated and self._credit >= _RETRY_PRICE and self._wait(origin) <= 0:
             pause = _PAUSE + _JITTER * self._chance()  # the upstream may be restarting
             if pause < deadline - asyncio.get_running_loop().time():
                 self._credit -= _RETRY_PRICE
                 await self._pause(pause)
-                result = await self._attempt(lookup)
+                result = await self._attempt(send)
         if isinstance(result, NoResponse):
             raise result
         return result
@@ -147,32 +136,35 @@ class Sender:
         """Return the seconds until an origin's ``Retry-After`` ends, or <= 0 if it has ended."""
         return self._retry_after[origin] - self._timer() if origin in self._retry_after else 0.0
 
-    async def _attempt(self, lookup: _BoundRequest) -> Response | NoResponse:
+    async def _attempt(
+        self, send: Callable[[str], Awaitable[Response | NoResponse]]
+    ) -> Response | NoResponse:
         """Send a request. If its token is rejected, send it once more with a new token."""
         tokens = self._tokens
         if tokens is None:
-            return await self._send_once(lookup, self._auth.secret())
+            return await send(self._auth.secret())
         token = await tokens.get()
-        result = await self._send_once(lookup, token)
+        result = await send(token)
         if result.status in _REJECTED and tokens.invalidate(token):
-            result = await self._send_once(lookup, await tokens.get())
+            result = await send(await tokens.get())
             if result.status in _REJECTED:
                 tokens.reject()
         return result
 
-    async def _send_once(self, lookup: _BoundRequest, secret: str) -> Response | NoResponse:
+    async def _send_once(
+        self, request: Request, wants_body: WantsBody, origin: str, secret: str, *, on_new: bool
+    ) -> Response | NoResponse:
         """Send a request once, and record a ``Retry-After`` in the response."""
-        request = lookup.request
         name, sent = self._echo_header, ""
         if name is not None:
             request = replace(request, headers={**request.headers, name: (sent := next(self._ids))})
         request = self._auth.apply(request, secret)
         try:
-            response = await self._client.send(request, lookup.wants_body, on_new=lookup.on_new)
+            response = await self._client.send(request, wants_body, on_new=on_new)
         except NoResponse as error:
             return error
         if response.status in _WITH_RETRY_AFTER:
             seconds = min(retry_after(response.headers), MAX_RETRY_AFTER)
-            self._retry_after[lookup.origin] = self._timer() + seconds
+            self._retry_after[origin] = self._timer() + seconds
         is_echoed = name is not None and response.headers.getall(name, []) == [sent]
         return response._replace(is_certain=True) if is_echoed else response

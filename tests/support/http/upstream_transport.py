@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,11 +11,11 @@ import pytest
 
 from idv_upstream.request.template import Request
 from idv_upstream.response.raw import Response
-from idv_upstream.transport.credentials import Credential, NoCredential
+from idv_upstream.transport.credentials import NoCredential
 from idv_upstream.transport.sender import Sender
 from idv_upstream.transport.tls import TlsOptions
-from support.fakes.clock_and_backends import LoopClock, Ticker
-from support.http.scripted_server import Said, Scripted, header, serving
+from support.fakes.clock_and_backends import LoopClock
+from support.http.scripted_server import Said, Scripted, serving
 from tornado_idv import LookupFailed, Unavailable
 
 GET = Request("GET", "/people/alice?plan=1", {}, None, repeatable=True)
@@ -39,14 +38,10 @@ class Pauses:
         self.lengths.append(seconds)
 
 
-def transport(base_url: str = "", **arguments: Any) -> Sender:
-    given = {"auth": NoCredential(), "tls": TlsOptions(), "timeout": TIMEOUT, "pause": Pauses()}
-    return Sender(base_url=base_url, name="crm", **{**given, **arguments})
-
-
 @asynccontextmanager
 async def opened(base_url: str = "", **arguments: Any) -> AsyncIterator[Sender]:
-    made = transport(base_url, **arguments)
+    given = {"auth": NoCredential(), "tls": TlsOptions(), "timeout": TIMEOUT, "pause": Pauses()}
+    made = Sender(base_url=base_url, name="crm", **{**given, **arguments})
     await made.open()
     try:
         yield made
@@ -78,15 +73,6 @@ async def failure_of(made: Sender, request: Request = GET) -> LookupFailed:
     return caught.value
 
 
-async def traceback_of(made: Sender, request: Request = GET) -> list[str]:
-    """The traceback of a failure, if there is one."""
-    try:
-        await ask(made, request)
-    except LookupFailed as failure:
-        return [*traceback.format_exception(failure), repr(failure)]
-    return []
-
-
 async def given_up(
     upstream: Scripted, made: Sender, request: Request = GET, *, times: int = 1
 ) -> LookupFailed:
@@ -99,28 +85,3 @@ async def given_up(
     await upstream.dripped()
     LoopClock().forward(TIMEOUT + 1)  # the library waits for the end of the second
     return await waiting
-
-
-class Issued:
-    """An upstream, its token server, and a transport that uses both."""
-
-    def __init__(self, directory: Scripted, issuer: Scripted, made: Sender, timer: Ticker) -> None:
-        self.directory, self.issuer, self.made, self.timer = directory, issuer, made, timer
-
-    def shown(self, name: str = "Authorization") -> list[str | None]:
-        """The values of a header in the requests to the upstream."""
-        return [header(request, name) for request in self.directory.requests]
-
-
-@asynccontextmanager
-async def behind_issuer(
-    auth: Callable[[str], Credential], *tokens: Said | bytes, answers: Sequence[Said | bytes]
-) -> AsyncIterator[Issued]:
-    """Serve these responses of both; ``auth`` takes the address of the token server."""
-    timer = Ticker()
-    async with (
-        serving(*answers) as directory,
-        serving(*tokens) as issuer,
-        opened(directory.address, auth=auth(issuer.address), timer=timer) as made,
-    ):
-        yield Issued(directory, issuer, made, timer)

@@ -9,7 +9,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -26,35 +26,8 @@ MODULES = ROOT / "tests" / "recipes" / "node_modules"
 POSTGRAPHILE = ROOT / "tests" / "recipes" / "postgraphile" / "node_modules"
 PROGRAMS = ROOT / ".venv-recipes" / "bin"
 
-_BETWEEN_TWO_LOOKS = 0.02
-
 Serve = Callable[[Path], AbstractContextManager[str]]
 """Runs a server in a folder, and gives its address."""
-
-
-class Servers:
-    """The running servers; each is started when it is first needed."""
-
-    def __init__(self, new_folder: Callable[[str], Path]) -> None:
-        self._new_folder = new_folder
-        self._running: dict[Serve, tuple[str, ExitStack]] = {}
-
-    def address(self, serve: Serve) -> str:
-        """Where this server is; it is started if it does not run."""
-        if serve not in self._running:
-            with ExitStack() as stack:
-                address = stack.enter_context(serve(self._new_folder("server")))
-                self._running[serve] = address, stack.pop_all()
-        return self._running[serve][0]
-
-    def stop(self, serve: Serve) -> None:
-        """Ends the process of this server."""
-        self._running.pop(serve)[1].close()
-
-    def stop_all(self) -> None:
-        """Ends the processes of all of them."""
-        for serve in list(self._running):
-            self.stop(serve)
 
 
 @dataclass(frozen=True)
@@ -104,8 +77,13 @@ def started(
             stdout=out,
             stderr=out,
         )
+        deadline = time.monotonic() + TIMEOUT
         try:
-            _wait_for(peer, process, log)
+            while not peer.answers():
+                ended = process.poll() is not None
+                assert not ended, f"it ended before it answered: {log.read_text()}"
+                assert time.monotonic() < deadline, f"it never answered: {log.read_text()}"
+                time.sleep(0.02)
             yield peer
         finally:
             process.kill()
@@ -124,13 +102,3 @@ def python_program(name: str) -> Sequence[str]:
     if not (PROGRAMS / name).exists():
         pytest.skip(not_installed(name))
     return [str(PROGRAMS / "python"), "-I", str(PROGRAMS / name)]
-
-
-def _wait_for(peer: Peer, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Looks again and again whether it answers, and sees at once if it has ended."""
-    deadline = time.monotonic() + TIMEOUT
-    while not peer.answers():
-        assert time.monotonic() < deadline, f"it never answered: {log.read_text()}"
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_BETWEEN_TWO_LOOKS)
-            raise AssertionError(f"it ended before it answered: {log.read_text()}")

@@ -8,12 +8,12 @@ from __future__ import annotations
 import base64
 import json
 import re
-import time
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from support.databases.postgres_server import PostgresServer, running_server
@@ -137,15 +137,48 @@ def postgraphile_over_database(folder: Path) -> Iterator[tuple[str, PostgresServ
             yield peer.address, server
 
 
-@contextmanager
-def keycloak_imitation(_: Path) -> Iterator[str]:
-    """The searches of Keycloak's admin API for users, and its token endpoint, in a thread."""
-    with serving_in_thread(ThreadingHTTPServer(("127.0.0.1", 0), _Keycloak)) as server:
-        yield f"http://127.0.0.1:{server.server_port}"
+class Asked(NamedTuple):
+    """A request: its path, the parameters of its query, its body and its credential."""
+
+    path: str
+    query: Mapping[str, str]
+    body: str
+    authorization: str
 
 
-class _Imitation(BaseHTTPRequestHandler):
-    def _respond(self, status: int, document: Any) -> None:
+Answer = tuple[int, Any]
+"""A status, and a JSON document."""
+
+
+class Imitation(ThreadingHTTPServer, ABC):
+    """Answers as a server that is not installed, in a thread."""
+
+    users: Sequence[User] = USERS
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @abstractmethod
+    def answer(self, asked: Asked) -> Answer:
+        """Return the answer to a request."""
+
+    @classmethod
+    @contextmanager
+    def serve(cls, _: Path) -> Iterator[str]:
+        """Run the server, and give its address."""
+        with serving_in_thread(cls()) as server:
+            yield f"http://127.0.0.1:{server.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Imitation
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        parameters = {name: value for name, (value,) in parse_qs(query).items()}
+        sent = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        asked = Asked(path, parameters, sent, self.headers.get("Authorization", ""))
+        status, document = self.server.answer(asked)
         body = json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json;charset=UTF-8")
@@ -154,94 +187,73 @@ class _Imitation(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def asked(self) -> tuple[str, dict[str, str]]:
-        """Return the path, and the parameters of the query."""
-        path, _, query = self.path.partition("?")
-        return path, {name: value for name, (value,) in parse_qs(query).items()}
+    def do_POST(self) -> None:
+        self.do_GET()
 
     def log_message(self, *_: object) -> None:
         pass
 
 
-class _Keycloak(_Imitation):
-    rows = tuple(
-        {
-            "username": user.nickname.lower(),
-            "enabled": True,
-            "attributes": {"card_number": [user.card_number], "plan": [user.plan]},
-        }
-        for user in USERS
-    )
+class Keycloak(Imitation):
+    """The searches of its admin API for users, and its token endpoint."""
 
-    def do_POST(self) -> None:
-        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        proof = base64.b64encode(f"tornado-idv:{KEYCLOAK_SECRET}".encode()).decode()
-        is_known = self.headers["Authorization"] == f"Basic {proof}"
-        if self.path != "/realms/staff/protocol/openid-connect/token":
-            self._respond(404, {"error": "Realm does not exist"})
-        elif is_known and form["grant_type"] == ["client_credentials"]:
-            self._respond(200, {"access_token": "t", "expires_in": 300, "token_type": "Bearer"})
-        else:
-            self._respond(401, {"error": "unauthorized_client"})
-
-    def do_GET(self) -> None:
-        path, asked = self.asked()
-        if self.headers["Authorization"] != "Bearer t":
-            self._respond(401, {"error": "HTTP 401 Unauthorized"})
-        elif path != "/admin/realms/staff/users":
-            self._respond(404, {"error": "Realm not found."})
-        else:
-            self._respond(200, [row for row in self.rows if self._matches(row, asked)])
+    def answer(self, asked: Asked) -> Answer:
+        if asked.path == "/realms/staff/protocol/openid-connect/token":
+            proof = base64.b64encode(f"tornado-idv:{KEYCLOAK_SECRET}".encode()).decode()
+            is_grant = asked.body == "grant_type=client_credentials"
+            if is_grant and asked.authorization == f"Basic {proof}":
+                return 200, {"access_token": "t", "expires_in": 300, "token_type": "Bearer"}
+            return 401, {"error": "unauthorized_client"}
+        if asked.authorization != "Bearer t":
+            return 401, {"error": "HTTP 401 Unauthorized"}
+        if asked.path != "/admin/realms/staff/users":
+            return 404, {"error": "Realm not found."}
+        return 200, [row for row in map(self._row, self.users) if self._matches(row, asked.query)]
 
     @staticmethod
-    def _matches(row: Mapping[str, Any], asked: Mapping[str, str]) -> bool:
-        attribute, _, value = asked.get("q", "").partition(":")
+    def _row(user: User) -> Mapping[str, Any]:
+        attributes = {"card_number": [user.card_number], "plan": [user.plan]}
+        return {"username": user.nickname.lower(), "enabled": True, "attributes": attributes}
+
+    @staticmethod
+    def _matches(row: Mapping[str, Any], query: Mapping[str, str]) -> bool:
+        attribute, _, value = query.get("q", "").partition(":")
         return (
-            asked.get("username", row["username"]).lower() == row["username"]
+            query.get("username", row["username"]).lower() == row["username"]
             and (not attribute or row["attributes"].get(attribute) == [value])
-            and asked["enabled"] == "true"
+            and query["enabled"] == "true"
         )
 
 
-class Directus(ThreadingHTTPServer):
-    """Reads the items of a collection as Directus does, of those that the token may see."""
+class Directus(Imitation):
+    """Reads the items of a collection, of those that the token may see."""
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Items)
-        self.users: tuple[User, ...] = USERS
-        self.archived: set[str] = set()
-        self.is_forbidden = False
+    archived: Collection[str] = ()
+    is_forbidden = False
 
+    def answer(self, asked: Asked) -> Answer:
+        if asked.authorization != f"Bearer {DIRECTUS_TOKEN}":
+            return self._error(401, "Invalid user credentials.", "INVALID_CREDENTIALS")
+        if asked.path != "/items/members":
+            return self._error(404, f"Route {asked.path} doesn't exist.", "ROUTE_NOT_FOUND")
+        if self.is_forbidden:
+            return self._error(403, "You don't have permission to access this.", "FORBIDDEN")
+        rows = [row for row in map(self._row, self.users) if self._matches(row, asked.query)]
+        counts = {"total_count": len(self.users), "filter_count": len(rows)}
+        meta = {name: counts[name] for name in asked.query["meta"].split(",")}
+        return 200, {"meta": meta, "data": rows[: int(asked.query["limit"])]}
 
-class _Items(_Imitation):
-    server: Directus
-
-    def do_GET(self) -> None:
-        path, asked = self.asked()
-        if self.headers["Authorization"] != f"Bearer {DIRECTUS_TOKEN}":
-            self._fail(401, "Invalid user credentials.", "INVALID_CREDENTIALS")
-        elif path != "/items/members":
-            self._fail(404, f"Route {path} doesn't exist.", "ROUTE_NOT_FOUND")
-        elif self.server.is_forbidden:
-            self._fail(403, "You don't have permission to access this.", "FORBIDDEN")
-        else:
-            rows = [row for row in self._rows() if self._matches(row, asked)]
-            counts = {"total_count": len(self.server.users), "filter_count": len(rows)}
-            meta = {name: counts[name] for name in asked["meta"].split(",")}
-            self._respond(200, {"meta": meta, "data": rows[: int(asked["limit"])]})
-
-    def _rows(self) -> Iterator[dict[str, str]]:
-        for user in self.server.users:
-            row = {"login": user.nickname, "card": user.card_number, "plan": user.plan}
-            archived = user.nickname in self.server.archived
-            yield {**row, "status": "archived" if archived else "published"}
+    def _row(self, user: User) -> dict[str, str]:
+        status = "archived" if user.nickname in self.archived else "published"
+        card, plan = user.card_number, user.plan
+        return {"login": user.nickname, "card": card, "plan": plan, "status": status}
 
     @staticmethod
-    def _matches(row: Mapping[str, str], asked: Mapping[str, str]) -> bool:
+    def _matches(row: Mapping[str, str], query: Mapping[str, str]) -> bool:
         """Coerce values as `parseFilter` does; LIKE has `_` for any character."""
         words = {"true": True, "false": False, "null": None, "NULL": None}
         texts = {True: "true", False: "false", None: "null"}
-        for name, text in asked.items():
+        for name, text in query.items():
             if found := re.fullmatch(r"filter\[(\w+)\]\[(\w+)\]", name):
                 value, operator = words.get(text, text), found[2]
                 if operator == "_eq":
@@ -254,82 +266,55 @@ class _Items(_Imitation):
                     return False
         return True
 
-    def _fail(self, status: int, message: str, code: str) -> None:
-        error = {"message": message, "extensions": {"code": code}}
-        self._respond(status, {"errors": [error]})
+    @staticmethod
+    def _error(status: int, message: str, code: str) -> Answer:
+        return status, {"errors": [{"message": message, "extensions": {"code": code}}]}
 
 
-@contextmanager
-def directus_imitation(_: Path) -> Iterator[str]:
-    """The items of Directus, in a thread."""
-    with serving_in_thread(Directus()) as server:
-        yield f"http://127.0.0.1:{server.server_port}"
+class PocketBase(Imitation):
+    """Reads the records of a collection, for the users who have logged in."""
 
+    users = (*USERS, User("Free", "1", "witness"))
+    logins = 0
+    valid_from = 0
+    """The number of the first token that is still valid."""
 
-class PocketBase(ThreadingHTTPServer):
-    """Reads the records of a collection as PocketBase does, for the users who have logged in."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Records)
-        self.tokens: list[str] = []
-        self.logins = 0
-
-    def log_in(self) -> str:
-        """Return a JWT for an hour; the tokens of before are still valid."""
-        self.logins += 1
-        claims = {"exp": int(time.time()) + 3600, "id": f"login{self.logins}"}
-        payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
-        self.tokens.append(f"e30.{payload}.signature")
-        return self.tokens[-1]
-
-
-class _Records(_Imitation):
-    server: PocketBase
-    rows = (
-        *({"login": user.nickname, "card": user.card_number, "plan": user.plan} for user in USERS),
-        {"login": "witness", "card": "1", "plan": "Free"},
-    )
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path != "/api/collections/users/auth-with-password":
-            self._fail(404, "The requested resource wasn't found.")
-        elif body == {"identity": "tornado-idv", "password": POCKETBASE_PASSWORD}:
-            self._respond(200, {"token": self.server.log_in(), "record": {"id": "x"}})
-        else:
-            self._fail(400, "Failed to authenticate.")
-
-    def do_GET(self) -> None:
-        path, asked = self.asked()
-        if path != "/api/collections/members/records":
-            self._fail(404, "The requested resource wasn't found.")
-            return
+    def answer(self, asked: Asked) -> Answer:
+        if asked.path == "/api/collections/users/auth-with-password":
+            login = {"identity": "tornado-idv", "password": POCKETBASE_PASSWORD}
+            if json.loads(asked.body) != login:
+                return 400, {"message": "Failed to authenticate."}
+            self.logins += 1
+            return 200, {"token": self._token(self.logins), "record": {"id": "x"}}
+        if asked.path != "/api/collections/members/records":
+            return 404, {"message": "The requested resource wasn't found."}
         conditions = [
-            re.fullmatch("(\\w+)='([^']*)'", each) for each in asked["filter"].split(" || ")
+            re.fullmatch("(login|card|plan)='([^']*)'", each)
+            for each in asked.query["filter"].split(" || ")
         ]
-        if not all(each and each[1] in self.rows[0] for each in conditions):
-            self._fail(400, "Invalid filter parameters.")
-            return
+        if not all(conditions):
+            return 400, {"message": "Invalid filter parameters."}
         # A token that is not valid, or has expired, is no error: the rule hides all records.
-        is_known = self.headers["Authorization"].removeprefix("Bearer ") in self.server.tokens
+        tokens = [f"Bearer {self._token(n)}" for n in range(self.valid_from, self.logins + 1)]
         rows = [
             row
-            for row in self.rows
-            if is_known and any(row[each[1]] == each[2] for each in conditions if each)
+            for row in map(self._row, self.users)
+            if asked.authorization in tokens
+            and any(row[each[1]] == each[2] for each in conditions if each)
         ]
-        size = int(asked["perPage"])
-        page = {"page": 1, "perPage": size, "totalItems": len(rows), "items": rows[:size]}
-        self._respond(200, page)
+        size = int(asked.query["perPage"])
+        return 200, {"page": 1, "perPage": size, "totalItems": len(rows), "items": rows[:size]}
 
-    def _fail(self, status: int, message: str) -> None:
-        self._respond(status, {"code": status, "message": message, "data": {}})
+    @staticmethod
+    def _row(user: User) -> dict[str, str]:
+        return {"login": user.nickname, "card": user.card_number, "plan": user.plan}
 
-
-@contextmanager
-def pocketbase_imitation(_: Path) -> Iterator[str]:
-    """The records and the login of PocketBase, in a thread."""
-    with serving_in_thread(PocketBase()) as server:
-        yield f"http://127.0.0.1:{server.server_port}"
+    @staticmethod
+    def _token(number: int) -> str:
+        """Return a JWT that is valid for long."""
+        claims = {"exp": 2**32, "id": f"login{number}"}
+        payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+        return f"e30.{payload}.signature"
 
 
 @contextmanager
