@@ -55,6 +55,7 @@ def test_environment_and_file_modes_are_those_of_the_tests(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 def test_environment_is_not_inherited(tmp_path: Path) -> None:
     """The test above passes in a hostile environment, in a process of pytest-xdist.
 
