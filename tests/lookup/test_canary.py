@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.fakes.clock_and_backends import Ticker
+from support.fakes.clock_and_backends import LoopClock, Ticker
 from support.fakes.directories import directory as make_directory
 from support.fakes.virtual_loop import VirtualLoop
 from tornado_idv.errors import LookupFailed, Unavailable, Untrusted
@@ -62,13 +62,19 @@ def ask(asked: Guard, query: Query, left: float = 60) -> Coroutine[Any, Any, Ans
     return asked.find(query, asyncio.get_running_loop().time() + left)
 
 
+async def found(asked: Guard, query: Query) -> User | None:
+    """Return the user of a lookup that is answered."""
+    answer = await ask(asked, query)
+    return None if answer is None else answer.user
+
+
 async def is_believed(asked: Guard, query: Query = ABSENT) -> bool:
     """Return whether a lookup says that a user is not known; it is never found."""
     try:
-        answer = await ask(asked, query)
+        user = await found(asked, query)
     except Unavailable:
         return False
-    assert answer is None or answer.user is None
+    assert user is None
     return True
 
 
@@ -136,9 +142,7 @@ async def test_source_that_comes_back_before_the_canary_is_asked_again(max_age: 
         users.by_nickname = {"alice": ALICE, "idv-canary": BIRD}
 
     users.hook = come_back
-    answer = await ask(guard(users), ByNickname("alice"))
-    assert answer is not None
-    assert answer.user == ALICE
+    assert await found(guard(users), ByNickname("alice")) == ALICE
 
 
 async def test_source_that_comes_back_during_a_lookup_is_asked_again() -> None:
@@ -155,15 +159,13 @@ async def test_source_that_comes_back_during_a_lookup_is_asked_again() -> None:
     ticker = Ticker()
     users = Slow(canary=BY_NICKNAME)
     asking = guard(users, ticker)
-    waiting = asyncio.create_task(ask(asking, ByNickname("alice")))
+    waiting = asyncio.create_task(found(asking, ByNickname("alice")))
     await settle()
     ticker.now += 1
     users.by_nickname = {"alice": ALICE, "idv-canary": BIRD}
     assert await is_believed(asking)
     gate.set()
-    answer = await waiting
-    assert answer is not None
-    assert answer.user == ALICE
+    assert await waiting == ALICE
 
 
 async def test_lost_canary_makes_absent_users_unavailable_and_leaves_the_others_found() -> None:
@@ -172,9 +174,7 @@ async def test_lost_canary_makes_absent_users_unavailable_and_leaves_the_others_
     for _ in range(2):
         with pytest.raises(Untrusted, match=LOST):
             await ask(asking, ABSENT)
-    answer = await ask(asking, ByNickname("alice"))
-    assert answer is not None
-    assert answer.found
+    assert await found(asking, ByNickname("alice")) == ALICE
     users.by_nickname["idv-canary"] = BIRD
     assert await is_believed(asking)
 
@@ -189,12 +189,12 @@ async def test_result_with_a_time_to_live_is_believed_no_more_than_another() -> 
     assert (answer.user, answer.ttl) == (None, 9.0)
 
 
-async def test_found_users_cost_no_lookup_of_the_canary() -> None:
-    users = Users(ALICE, BIRD, canary=BOTH)
+async def test_found_users_and_kinds_without_a_canary_cost_no_lookup_of_it() -> None:
+    users = Users(ALICE, canary=BY_NICKNAME)
     asking = guard(users)
-    await ask(asking, ByNickname("alice"))
-    await ask(asking, ByCard("4000"))
-    assert users.asked == ["@alice", "4000"]
+    assert await found(asking, ByNickname("alice")) == ALICE
+    assert await is_believed(asking, ABSENT_CARD)
+    assert users.asked == ["@alice", "4999"]
 
 
 async def test_each_kind_of_query_has_its_own_canary() -> None:
@@ -204,12 +204,6 @@ async def test_each_kind_of_query_has_its_own_canary() -> None:
     assert await is_believed(asking)
     with pytest.raises(Unavailable, match=r"canary @idv-canary \(by card number\) is not found"):
         await ask(asking, ABSENT_CARD)
-
-
-async def test_kind_without_a_canary_is_not_protected() -> None:
-    users = Users(canary=BY_NICKNAME)
-    assert await is_believed(guard(users), ABSENT_CARD)
-    assert users.asked == ["4999"]
 
 
 @pytest.mark.parametrize("missing", [BIRD, TIT], ids=lambda user: user.nickname)
@@ -243,9 +237,7 @@ async def test_another_user_than_the_canary_is_not_the_canary() -> None:
 async def test_canary_is_an_ordinary_user_to_clients() -> None:
     users = Users(BIRD, canary=BOTH)
     asking = guard(users)
-    answer = await ask(asking, ByNickname("idv-canary"))
-    assert answer is not None
-    assert answer.user == BIRD
+    assert await found(asking, ByNickname("idv-canary")) == BIRD
     users.by_nickname.clear()
     assert not await is_believed(asking, ByNickname("idv-canary"))
 
@@ -337,19 +329,6 @@ async def test_canary_needs_a_place_that_no_waiting_lookup_holds() -> None:
     assert asking.in_flight == 0
 
 
-async def test_canary_is_looked_up_before_all_lookups_that_wait() -> None:
-    users = Users(BIRD, canary=BY_NICKNAME, max_concurrent=1)
-    gate = users.held["@1"] = asyncio.Event()
-    asking = guard(users)
-    callers = [asyncio.create_task(ask(asking, ByNickname(str(n)))) for n in range(1, 9)]
-    await settle()
-    asking.canaries[ByNickname].check()
-    await settle()
-    gate.set()
-    await asyncio.gather(*callers)
-    assert users.asked[:3] == ["@1", "@idv-canary", "@2"]
-
-
 async def test_canaries_are_looked_up_before_lookups_that_wait_for_a_permit() -> None:
     canaries = [BY_NICKNAME, {"absent": "@idv-disabled"}]
     users = Users(BIRD, canary=canaries, max_concurrent=1)
@@ -415,12 +394,13 @@ async def test_failure_does_not_change_whether_the_canary_is_found() -> None:
 async def test_lookup_of_the_canary_ends_with_the_backend() -> None:
     users = Users(BIRD, canary=BY_NICKNAME)
     users.held["@idv-canary"] = asyncio.Event()
-    asking = guard(users)
-    caller = asyncio.create_task(ask(asking, ABSENT, 0.2))
+    asking, clock = guard(users), LoopClock()
+    caller = asyncio.create_task(ask(asking, ABSENT))
     await settle()
     task = asking.canaries[ByNickname].task
     assert task is not None
     task.cancel()
+    clock.forward(61)
     with pytest.raises(Unavailable):
         await caller
     assert asking.in_flight == 0
@@ -488,19 +468,14 @@ async def test_backend_is_available_again_when_its_canary_is_found(
     assert caplog.text.count("backend crm: available again") == 1
 
 
-@pytest.mark.parametrize("absent", [None, BackendResult(None, ttl=9.0)])
-async def test_explanation_shows_the_canary(absent: BackendResult | None) -> None:
+async def test_explanation_and_steps_show_the_canary() -> None:
     users = Users(BIRD, canary=BY_NICKNAME)
-    users.absent = absent
     directory = make_directory(users)
     (call,) = (await directory.explain(ABSENT)).calls
     assert call.outcome == "not known here; canary @idv-canary found 0.0 s ago"
     (call,) = (await directory.explain(ByNickname("idv-canary"))).calls
     assert call.outcome == "found"
-
-
-async def test_steps_of_a_lookup_show_the_canary() -> None:
-    asking = guard(Users(BIRD, canary=BY_NICKNAME))
+    asking = guard(users)
     steps = asking.record_steps()
     assert await is_believed(asking)
     assert steps == [Step("canary", "canary @idv-canary found 0.0 s ago")]
@@ -536,7 +511,11 @@ class CardsOnly(Users):
 
 
 async def test_canary_of_lookups_that_the_backend_does_not_serve_is_not_looked_up() -> None:
-    assert [*guard(CardsOnly(BIRD, canary=BOTH)).canaries] == [ByCard]
+    users = CardsOnly(BIRD, canary={**BOTH, "absent": "@idv-disabled"})
+    asking = guard(users)
+    assert [*asking.canaries] == [ByCard]
+    assert await is_believed(asking, ABSENT_CARD)
+    assert users.asked == ["4999", "9001", "4999"]
 
 
 async def test_directory_is_joined_when_its_canaries_are_not_looked_up_any_more() -> None:
@@ -572,8 +551,13 @@ class TwoServers(Users):
         return BackendResult(users.get(query.text), server=server)
 
 
+def two_servers(**canary: str) -> TwoServers:
+    """Two servers, of which the second has lost its users."""
+    return TwoServers({"a": (ALICE, BIRD), "b": ()}, canary={**BY_NICKNAME, **canary})
+
+
 async def test_canary_of_another_server_is_no_evidence() -> None:
-    both = TwoServers({"a": (ALICE, BIRD), "b": ()}, canary=BY_NICKNAME)
+    both = two_servers()
     asking = guard(both)
     assert await is_believed(asking)
     both.server = "b"
@@ -584,14 +568,11 @@ async def test_canary_of_another_server_is_no_evidence() -> None:
 @pytest.mark.parametrize("max_age", ["0s", "5s"])
 async def test_user_is_looked_up_again_where_the_canary_was_found(max_age: str) -> None:
     """The backend went from a server that lost its users to the other one."""
-    canary = {**BY_NICKNAME, "max_age": max_age}
-    both = TwoServers({"a": (ALICE, BIRD), "b": ()}, canary=canary)
+    both = two_servers(max_age=max_age)
     asking = guard(both)
     both.server = "b"
     both.hook = lambda _: setattr(both, "server", "a")
-    answer = await ask(asking, ByNickname("alice"))
-    assert answer is not None
-    assert answer.user == ALICE
+    assert await found(asking, ByNickname("alice")) == ALICE
     both.server = "b"
     assert await is_believed(asking)
     assert both.found_by[-1][1] == "a"
@@ -599,8 +580,7 @@ async def test_user_is_looked_up_again_where_the_canary_was_found(max_age: str) 
 
 @pytest.mark.parametrize("max_age", ["0s", "5s"])
 async def test_user_is_not_looked_up_for_ever_where_servers_take_turns(max_age: str) -> None:
-    canary = {**BY_NICKNAME, "max_age": max_age}
-    both = TwoServers({"a": (ALICE, BIRD), "b": ()}, canary=canary)
+    both = two_servers(max_age=max_age)
     asking = guard(both)
     both.hook = lambda query: setattr(both, "server", "b" if query.text == "@idv-canary" else "a")
     both.server = "b"
@@ -656,12 +636,8 @@ CONDITIONS = [
 @pytest.mark.parametrize("canary", CONDITIONS)
 async def test_conditions_that_hold_change_no_answer(canary: dict[str, str]) -> None:
     asking = guard(Users(ALICE, BIRD, canary=canary))
-    for query in (ByNickname("alice"), ByCard("4000")):
-        answer = await ask(asking, query)
-        assert answer is not None
-        assert answer.user == ALICE
-    assert await is_believed(asking)
-    assert await is_believed(asking, ABSENT_CARD)
+    queries = (ByNickname("alice"), ByCard("4000"), ABSENT, ABSENT_CARD)
+    assert [await found(asking, query) for query in queries] == [ALICE, ALICE, None, None]
 
 
 @pytest.mark.parametrize(
@@ -687,8 +663,7 @@ async def test_no_answer_is_believed_while_a_condition_does_not_hold(
         await ask(asking, query)
     users.by_nickname = {"alice": ALICE, "idv-canary": BIRD}
     users.by_card = {"4000": ALICE, "9001": BIRD}
-    answer = await ask(asking, query)
-    assert (answer.user if answer else None) == user
+    assert await found(asking, query) == user
 
 
 async def test_user_found_before_the_condition_is_known_to_hold_is_looked_up_again() -> None:
@@ -699,15 +674,7 @@ async def test_user_found_before_the_condition_is_known_to_hold_is_looked_up_aga
 
     users.hook = hide_no_more
     asking = guard(users)
-    answer = await ask(asking, ByNickname("alice"))
-    assert answer is not None
-    assert answer.user == ALICE
+    assert await found(asking, ByNickname("alice")) == ALICE
     assert users.asked == ["@alice", "@idv-canary", "@alice"]
     await ask(asking, ByNickname("alice"))
     assert users.asked[3:] == ["@alice"]
-
-
-async def test_absent_user_of_a_kind_that_the_backend_does_not_serve_is_not_looked_up() -> None:
-    users = CardsOnly(BIRD, canary={"card_number": "9001", "absent": "@idv-disabled"})
-    assert await is_believed(guard(users), ABSENT_CARD)
-    assert users.asked == ["4999", "9001", "4999"]

@@ -7,7 +7,14 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from support.fakes.clock_and_backends import CardsOnly, FakeBackend, LoopClock, Ticker, running
+from support.fakes.clock_and_backends import (
+    CardsOnly,
+    FakeBackend,
+    LoopClock,
+    Source,
+    Ticker,
+    running,
+)
 from support.fakes.directories import (
     ALICE,
     BROKEN,
@@ -20,10 +27,9 @@ from support.fakes.directories import (
     counts,
     directory,
     failure,
-    lifetime,
 )
 from support.http.http_server import until
-from tornado_idv.errors import Broken, LookupFailed, Unavailable
+from tornado_idv.errors import LookupFailed, Unavailable
 from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
@@ -67,55 +73,35 @@ async def test_a_user_that_no_backend_knows_is_not_found() -> None:
     assert answer == Answer(None, None, 1000.0, b"not found", ttl=30.0)
 
 
-async def test_backends_are_asked_in_the_order_of_the_file() -> None:
+async def test_backends_are_asked_in_the_order_of_the_file_up_to_the_first_user() -> None:
+    """The coroutines of the rest are closed unstarted: a warning would fail this test."""
     reported: list[BackendCall] = []
-    backends = [FakeBackend(None, name) for name in ("c", "a", "b")]
-    await directory(*backends, on_backend_result=reported.append).find(QUERY)
-    assert [asked.backend for asked in reported] == ["c", "a", "b"]
-
-
-async def test_the_first_user_wins_and_the_rest_are_not_asked() -> None:
-    """Their coroutines are closed unstarted: a warning would fail this test."""
-    backends = chain(None, ALICE, OTHER_ALICE)
-    answer = await directory(*backends).find(QUERY)
-    assert (answer.user, answer.backend) == (ALICE, "b")
+    backends = FakeBackend(None, "c"), FakeBackend(ALICE, "a"), FakeBackend(OTHER_ALICE, "b")
+    answer = await directory(*backends, on_backend_result=reported.append).find(QUERY)
+    assert (answer.user, answer.backend) == (ALICE, "a")
+    assert [each.backend for each in reported] == ["c", "a"]
     assert counts(backends) == [1, 1, 0]
 
 
-ONE_FAILING: dict[str, tuple[object, type[LookupFailed], str]] = {
-    "unavailable": (DOWN, Unavailable, "down"),
-    "broken": (BROKEN, Broken, "two users"),
-}
-each_failing = pytest.mark.parametrize(
-    ("answer", "kind", "reason"), ONE_FAILING.values(), ids=ONE_FAILING
+@pytest.mark.parametrize(
+    ("first", "failing", "on_unavailable"),
+    [(None, DOWN, "fail"), (None, BROKEN, "fail"), (DOWN, BROKEN, "continue")],
+    ids=["unavailable", "broken", "broken after a skipped one"],
 )
-
-
-@each_failing
 async def test_a_failing_backend_ends_the_chain(
-    answer: object, kind: type[LookupFailed], reason: str
+    first: object, failing: LookupFailed, on_unavailable: str
 ) -> None:
     """A user of a later backend may be another one, so none is named."""
-    backends = chain(None, answer, ALICE)
+    backends = chain(first, failing, ALICE, on_unavailable=on_unavailable)
     error = await failure(directory(*backends))
-    assert type(error) is kind
-    assert (error.backend, error.reason) == ("b", reason)
+    assert type(error) is type(failing)
+    assert (error.backend, error.reason) == ("b", failing.reason)
     assert counts(backends) == [1, 1, 0]
 
 
-@each_failing
-async def test_with_continue_an_unavailable_backend_is_passed_over_and_no_broken_one(
-    answer: object, kind: type[LookupFailed], reason: str
-) -> None:
-    backends = chain(None, answer, ALICE, on_unavailable="continue")
-    asked = directory(*backends)
-    if kind is Broken:
-        error = await failure(asked)
-        assert (type(error), error.backend, error.reason) == (Broken, "b", reason)
-        assert counts(backends) == [1, 1, 0]
-    else:
-        found = await asked.find(QUERY)
-        assert (found.user, found.backend, found.degraded) == (ALICE, "c", True)
+async def test_with_continue_an_unavailable_backend_is_passed_over() -> None:
+    answer = await directory(*chain(None, DOWN, ALICE, on_unavailable="continue")).find(QUERY)
+    assert (answer.user, answer.backend, answer.degraded) == (ALICE, "c", True)
 
 
 @pytest.mark.parametrize(
@@ -130,22 +116,6 @@ async def test_a_user_unknown_to_the_rest_is_never_not_found_while_one_backend_f
     error = await failure(directory(*backends))
     assert (type(error), error.reason) == (Unavailable, "down")
     assert counts(backends) == [1] * len(answers)
-
-
-async def test_a_broken_backend_after_a_skipped_one_ends_the_chain() -> None:
-    backends = chain(DOWN, BROKEN, ALICE, on_unavailable="continue")
-    assert isinstance(await failure(directory(*backends)), Broken)
-    assert counts(backends) == [1, 1, 0]
-
-
-@pytest.mark.parametrize(("first", "seconds"), [(DOWN, 30), (None, 300)], ids=["skipped", "asked"])
-async def test_a_user_found_after_a_skipped_backend_is_remembered_for_a_shorter_time(
-    first: object, seconds: float
-) -> None:
-    ticker = Ticker()
-    backends = chain(first, ALICE, on_unavailable="continue")
-    asked = directory(*backends, ticker=ticker)
-    assert await lifetime(ticker, asked, *backends) == seconds
 
 
 @pytest.mark.parametrize("backends", [[], [CardsOnly(ALICE)]], ids=["none", "cards only"])
@@ -180,39 +150,6 @@ async def test_failure_that_is_not_memoized_is_that_of_one_lookup() -> None:
     assert (await asked.find(QUERY)).found
 
 
-@pytest.mark.parametrize(
-    ("own", "seconds"), [(None, 300), (7, 7), (400, 400), (0, 1)], ids=["none", "less", "more", "0"]
-)
-async def test_user_is_remembered_for_backend_s_own_time(own: float | None, seconds: float) -> None:
-    ticker = Ticker()
-    backends = FakeBackend(None, "other", cache_ttl=3), FakeBackend(ALICE, cache_ttl=own)
-    asked = directory(*backends, ticker=ticker)
-    assert await lifetime(ticker, asked, *backends) == seconds
-
-
-@pytest.mark.parametrize(
-    ("own", "seconds"),
-    [((None, None), 30), ((7, None), 7), ((7, 5), 5), ((60, 90), 60), ((60, None), 30)],
-    ids=str,
-)
-async def test_an_absence_is_remembered_for_the_shortest_time_of_all(
-    own: tuple[float | None, float | None], seconds: float
-) -> None:
-    """A backend without a time of its own has that of the cache section."""
-    ticker = Ticker()
-    backends = [
-        FakeBackend(None, str(number), negative_ttl=each) for number, each in enumerate(own)
-    ]
-    asked = directory(*backends, ticker=ticker)
-    assert await lifetime(ticker, asked, *backends) == seconds
-
-
-async def test_an_absence_takes_no_time_from_a_backend_that_does_not_serve_it() -> None:
-    ticker, backend = Ticker(), FakeBackend(None)
-    asked = directory(CardsOnly(None, "cards", negative_ttl=3), backend, ticker=ticker)
-    assert await lifetime(ticker, asked, backend) == 30
-
-
 @pytest.mark.parametrize("error", [DOWN, BROKEN], ids=repr)
 async def test_expired_user_is_served_stale_while_no_backend_is_available(
     error: LookupFailed,
@@ -233,13 +170,17 @@ async def test_expired_user_is_served_stale_while_no_backend_is_available(
 # Changes of data
 
 
-async def test_a_backend_s_change_drops_its_users_and_every_absence() -> None:
+async def test_a_backend_s_change_drops_its_users_later_ones_and_every_absence() -> None:
+    """The first that knows a user wins, so it must be asked again."""
     first, second = chain(None, None)
     asked = directory(first, second)
     assert not (await asked.find(QUERY)).found
+    second.source.answer = ALICE
+    second.notify_changed()
+    assert (await asked.find(QUERY)).backend == "b"
     first.source.answer = ALICE
     first.notify_changed()
-    assert (await asked.find(QUERY)).user is ALICE
+    assert (await asked.find(QUERY)).backend == "a"
     first.source.answer = OTHER_ALICE
     second.notify_changed()
     assert (await asked.find(QUERY)).user is ALICE
@@ -247,18 +188,9 @@ async def test_a_backend_s_change_drops_its_users_and_every_absence() -> None:
     assert (await asked.find(QUERY)).user is OTHER_ALICE
 
 
-async def test_a_change_in_an_earlier_backend_is_seen_in_what_a_later_one_answered() -> None:
-    """The first that knows a user wins, so it must be asked again."""
-    first, second = chain(None, ALICE)
-    asked = directory(first, second)
-    assert (await asked.find(QUERY)).backend == "b"
-    first.source.answer = OTHER_ALICE
-    first.notify_changed()
-    assert (await asked.find(QUERY)).backend == "a"
-
-
 async def test_a_change_of_one_user_keeps_the_answers_of_the_others() -> None:
     backend = FakeBackend(ALICE)
+    backend.notify_changed()  # before anyone listens
     asked = directory(backend)
     assert (await asked.find(QUERY)).user is ALICE
     backend.source.answer = OTHER_ALICE
@@ -266,12 +198,6 @@ async def test_a_change_of_one_user_keeps_the_answers_of_the_others() -> None:
     assert (await asked.find(QUERY)).user is ALICE
     backend.notify_changed(ByNickname("bob"), ByCard(ALICE.card_number))
     assert (await asked.find(QUERY)).user is OTHER_ALICE
-
-
-async def test_a_backend_s_change_before_anyone_listens_is_harmless() -> None:
-    backend = FakeBackend(ALICE)
-    backend.notify_changed()
-    assert (await directory(backend).find(QUERY)).user is ALICE
 
 
 # Many at once, and the deadline
@@ -374,97 +300,87 @@ async def test_a_refresh_that_fails_leaves_what_is_remembered_to_its_end(error: 
     assert (await asked.find(QUERY)).stale
 
 
-async def looked_up(asked: Directory, ticker: Ticker, count: int) -> list[ByCard]:
-    """So many queries, with answers that are late in their TTL."""
+async def late_hits(count: int, **options: float) -> tuple[Directory, Source, list[ByCard], Ticker]:
+    """A directory, its source, and so many queries with answers that are late in their TTL."""
+    ticker, own = Ticker(), OwnDispatch(Answer(ALICE, "own"))
+    asked = directory(plugins=[own], ticker=ticker, **options)
     queries = [ByCard(str(number)) for number in range(count)]
     for query in queries:
         await asked.find(query)
     ticker.now += 250
-    return queries
+    own.source.most_under_way = 0
+    return asked, own.source, queries, ticker
 
 
 async def test_four_refreshes_run_at_once_and_the_others_wait() -> None:
-    ticker, own = Ticker(), OwnDispatch(Answer(ALICE, "own"))
-    asked = directory(plugins=[own], ticker=ticker)
-    queries = await looked_up(asked, ticker, 12)
-    own.source.most_under_way = 0
-    own.source.hold()
+    asked, source, queries, _ = await late_hits(12)
+    source.hold()
     for query in queries:
         asked.get_cached(query)
     for _ in range(3):
-        await asyncio.wait_for(own.source.begun.wait(), timeout=5)
-        own.source.release()
-        own.source.hold()
+        await asyncio.wait_for(source.begun.wait(), timeout=5)
+        source.release()
+        source.hold()
         await landed(asked)
-    assert own.source.most_under_way == 4
-    assert own.source.asked == 24
+    assert (source.most_under_way, source.asked) == (4, 24)
 
 
 async def test_refreshes_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tornado_idv.lookup.single_flight._MAX_WAITING_REFRESHES", 6)
-    ticker, own = Ticker(), OwnDispatch(Answer(ALICE, "own"))
-    asked = directory(plugins=[own], ticker=ticker)
-    for query in await looked_up(asked, ticker, 12):
+    asked, source, queries, _ = await late_hits(12)
+    for query in queries:
         asked.get_cached(query)
-    await until(lambda: own.source.asked == 18)
+    await until(lambda: source.asked == 18)
     await asked.join()
-    assert own.source.asked == 18
+    assert source.asked == 18
 
 
 async def test_refreshes_that_never_end_keep_neither_others_nor_callers_waiting() -> None:
-    clock, ticker, own = LoopClock(), Ticker(), OwnDispatch(Answer(ALICE, "own"))
-    asked = directory(plugins=[own], ticker=ticker, timeout=2)
-    queries = await looked_up(asked, ticker, 5)
-    own.source.stubborn = True
-    gate = own.source.hold()
+    clock = LoopClock()
+    asked, source, queries, ticker = await late_hits(5, timeout=2)
+    source.stubborn = True
+    gate = source.hold()
     for query in queries:
         asked.get_cached(query)
-    await asyncio.wait_for(own.source.begun.wait(), timeout=5)
-    assert own.source.under_way == 4
-    own.source.hold().set()
+    await asyncio.wait_for(source.begun.wait(), timeout=5)
+    assert source.under_way == 4
+    source.hold().set()
     clock.forward(2.1)
-    await asyncio.wait_for(own.source.begun.wait(), timeout=5)
+    await asyncio.wait_for(source.begun.wait(), timeout=5)
     ticker.now += 50
     assert not (await asked.find(ByCard("0"))).stale, "it is asked for again"
     gate.set()
     await asked.join()
-    assert own.source.asked == 11
+    assert source.asked == 11
 
 
 async def test_refreshes_that_wait_can_be_stopped() -> None:
-    ticker, own = Ticker(), OwnDispatch(Answer(ALICE, "own"))
-    asked = directory(plugins=[own], ticker=ticker)
-    queries = await looked_up(asked, ticker, 6)
+    asked, source, queries, _ = await late_hits(6)
     before = asyncio.all_tasks()
-    own.source.hold()
+    source.hold()
     for query in queries:
         asked.get_cached(query)
-    await asyncio.wait_for(own.source.begun.wait(), timeout=5)
+    await asyncio.wait_for(source.begun.wait(), timeout=5)
     flights = running(asked._single_flight)
     asked.stop_refreshing()
     await until(lambda: asyncio.all_tasks() == before | flights)
-    own.source.release()
+    source.release()
     await landed(asked)
-    assert own.source.asked == 10
+    assert source.asked == 10
 
 
 # Observers
 
 
 async def test_observers_hear_of_every_lookup_also_from_the_cache() -> None:
+    """And once of a lookup that callers share."""
     observers = Observer(), Observer()
     asked = directory(FakeBackend(ALICE), plugins=observers)
-    answers = [await asked.find(QUERY), await asked.find(QUERY)]
-    for observer in observers:
-        assert observer.heard == [(QUERY, answers[0], False), (QUERY, answers[1], True)]
-
-
-async def test_observers_hear_of_a_lookup_once_though_callers_share_it() -> None:
-    observer = Observer()
-    asked = directory(FakeBackend(ALICE), plugins=[observer])
     first, second = await asyncio.gather(asked.find(QUERY), asked.find(QUERY))
     assert (first.coalesced, second.coalesced) == (False, True)
-    assert observer.heard == [(QUERY, first, False)]
+    hit = await asked.find(QUERY)
+    for observer in observers:
+        assert observer.heard == [(QUERY, first, False), (QUERY, hit, True)]
 
 
 async def test_observers_hear_of_a_lookup_that_all_callers_have_left() -> None:

@@ -13,7 +13,7 @@ from support.fakes.clock_and_backends import FakeBackend, LoopClock, Ticker
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.lookup import bulkhead
 from tornado_idv.lookup.guard import BackendCall, CallResult, Guard
-from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
+from tornado_idv.model import Answer, BackendResult, ByCard, ByNickname, Query, User
 
 DOWN = Unavailable("down")
 ALICE = User("Free", "4000", "alice")
@@ -61,22 +61,14 @@ async def leave(caller: asyncio.Task[Any]) -> None:
 # What it says
 
 
-@pytest.mark.parametrize("query", [BY_NICKNAME, BY_CARD], ids=["nickname", "card"])
-async def test_a_user_is_an_answer_in_the_backend_s_name(query: Query) -> None:
-    assert await ask(guard(FakeBackend(ALICE)), query) == Answer(ALICE, "crm")
-
-
 @pytest.mark.parametrize(
     ("match", "query", "asked"),
     [
         ("@a.*", BY_NICKNAME, True),
-        ("@b.*", BY_NICKNAME, False),
         ("alice", BY_NICKNAME, False),
         ("@ali", BY_NICKNAME, False),
         ("@a.*", BY_CARD, False),
         ("40..", BY_CARD, True),
-        ("400", BY_CARD, False),
-        (r"\d+", BY_CARD, True),
         (r"@.*|4\d*", BY_CARD, True),
     ],
     ids=str,
@@ -124,45 +116,13 @@ async def test_an_unexpected_error_is_broken_and_its_text_is_in_no_log(
     error = await failure(guard(FakeBackend(KeyError("alice"))))
     assert isinstance(error, Broken)
     assert str(error) == "crm: failed with KeyError"
-    assert "crm" in caplog.text
-    assert "in find" in caplog.text
-    assert "KeyError" in caplog.text
-    assert "alice" not in caplog.text
     assert error.__suppress_context__
-
-
-async def test_a_backend_whose_own_work_was_cancelled_is_broken() -> None:
-    """The caller did not leave, and must hear an answer."""
-    error = await failure(guard(FakeBackend(asyncio.CancelledError("alice"))))
-    assert isinstance(error, Broken)
-    assert error.reason == "raised CancelledError by itself"
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [True, "alice", (ALICE,), User, Answer("alice"), False, 0, "", [], {}],  # type: ignore[arg-type]
-    ids=repr,
-)
-async def test_what_is_no_user_is_broken(answer: object) -> None:
-    error = await failure(guard(FakeBackend(answer)))
-    assert isinstance(error, Broken)
-    assert error.reason == "returned something other than a user"
-
-
-@pytest.mark.parametrize(
-    "user",
-    [
-        User("Free", 4000, "alice"),  # type: ignore[arg-type]
-        User(None, "4000", "alice"),  # type: ignore[arg-type]
-        User("Free", None, "alice"),  # type: ignore[arg-type]
-        User(b"Free", "4000", "alice"),  # type: ignore[arg-type]
-    ],
-    ids=["card a number", "plan None", "card None", "plan bytes"],
-)
-async def test_incomplete_user_is_broken(user: User) -> None:
-    error = await failure(guard(FakeBackend(user)))
-    assert isinstance(error, Broken)
-    assert error.reason == "returned a user with a field that is missing or not text"
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    first, *_, last = record.getMessage().splitlines()
+    assert (first, last) == ("backend crm: failed with KeyError", "KeyError")
+    assert "in find" in caplog.text
+    assert "alice" not in caplog.text
 
 
 _URL_OF_2048 = f"https://x.example/{'a' * 2030}"
@@ -174,14 +134,11 @@ INVALID = {
     "control character in the plan": ("plan", "a\x9fb"),
     "line separator in the plan": ("plan", "a\u2028b"),
     "surrogate in the plan": ("plan", "Fr\ud800ee"),
-    "empty URL": ("profile_url", ""),
     "script": ("profile_url", "javascript:alert(1)"),
-    "relative URL": ("profile_url", "/m/alice"),
     "URL without host": ("profile_url", "https://"),
-    "header in the URL": ("profile_url", "https://x.example/\r\nSet-Cookie:a=b"),
     "line break after the URL": ("profile_url", "https://x.example/\n"),
     "blank in the URL": ("profile_url", "https://x.example/a b"),
-    "control character in the URL": ("profile_url", "https://x.example/\x85"),
+    "control character in the URL": ("profile_url", "https://x.example/\x80"),
     "surrogate in the URL": ("profile_url", "https://x.example/\udfff"),
     "URL of 2,049 characters": ("profile_url", f"{_URL_OF_2048}a"),
     "URL a number": ("profile_url", 1),
@@ -195,29 +152,16 @@ async def test_a_record_that_an_import_would_reject_is_broken(field: str, value:
     assert error.reason.startswith(f"returned a user whose {field} is not ")
 
 
-@pytest.mark.parametrize("plan", ["Fr\u00e9e", "x" * 256, "a plan "])
-@pytest.mark.parametrize("url", ["http://x", "https://x.example/\u00fc", _URL_OF_2048, None])
-async def test_every_other_record_is_returned(plan: str, url: str | None) -> None:
-    user = User(plan, "4000", "alice", url)
-    assert await ask(guard(FakeBackend(user))) == Answer(user, "crm")
-
-
+@pytest.mark.parametrize("query", [BY_NICKNAME, BY_CARD], ids=["nickname", "card"])
 @pytest.mark.parametrize(
-    ("query", "user"),
-    [
-        (BY_NICKNAME, User("Free", "4000", "bob")),
-        (BY_NICKNAME, User("Free", "4000", "Alice")),
-        (BY_NICKNAME, User("Free", "4000", "@alice")),
-        (BY_CARD, User("Free", "4001", "alice")),
-        (BY_CARD, User("Free", "04000", "alice")),
-    ],
-    ids=["another", "another case", "with the sign", "another card", "a zero in front"],
+    ("plan", "url"),
+    [("Fr\u00e9e", "http://x"), ("x" * 256, "https://x.example/\u00fc"), ("a ", _URL_OF_2048)],
 )
-async def test_another_user_than_asked_for_is_broken(query: Query, user: User) -> None:
-    error = await failure(guard(FakeBackend(user)), query)
-    assert isinstance(error, Broken)
-    hint = "; nickname_case may be the reason" if user.nickname == "Alice" else ""
-    assert error.reason == f"returned a user other than requested{hint}"
+async def test_every_other_record_is_an_answer_in_the_backend_s_name(
+    query: Query, plan: str, url: str
+) -> None:
+    user = User(plan, "4000", "alice", url)
+    assert await ask(guard(FakeBackend(user)), query) == Answer(user, "crm")
 
 
 async def test_user_that_cannot_be_requested_is_broken() -> None:
@@ -248,9 +192,7 @@ async def test_a_backend_that_never_answers_is_stopped_at_the_first_end_of_time(
     assert backend.source.under_way == 0
 
 
-@pytest.mark.parametrize(
-    ("left", "asked"), [(-1, 0), (0, 0), (0.049, 0), (1, 1)], ids=["over", "0", "49 ms", "1 s"]
-)
+@pytest.mark.parametrize(("left", "asked"), [(-1, 0), (0.049, 0), (1, 1)], ids=str)
 async def test_with_too_little_time_left_a_backend_is_not_asked(left: float, asked: int) -> None:
     backend = FakeBackend(DOWN)
     error = await failure(guard(backend), left=left)
@@ -282,19 +224,6 @@ async def test_so_many_are_asked_at_once_and_many_more_wait() -> None:
     backend.source.release()
     assert await asyncio.gather(*callers) == [Answer(ALICE, "crm")] * 500
     assert (backend.source.asked, backend.source.most_under_way) == (500, 3)
-
-
-async def test_lookup_is_refused_while_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulkhead, "MAX_WAITING", 3)
-    backend = FakeBackend(ALICE, max_concurrent=1)
-    backend.source.hold()
-    asked = guard(backend)
-    callers = [begin(asked) for _ in range(4)]
-    error = await failure(asked)
-    assert isinstance(error, Unavailable)
-    assert str(error) == f"crm: {TOO_MANY}"
-    backend.source.release()
-    assert await asyncio.gather(*callers) == [Answer(ALICE, "crm")] * 4
 
 
 async def test_queued_lookup_leaves_half_of_the_time_to_the_next_backend() -> None:
@@ -329,16 +258,6 @@ ENDS: dict[str, object] = {
 }
 
 
-@pytest.mark.parametrize("answer", ENDS.values(), ids=ENDS)
-async def test_however_a_lookup_ends_its_place_is_free_again(answer: object) -> None:
-    backend = FakeBackend(answer, max_concurrent=1)
-    asked = guard(backend)
-    for _ in range(4):
-        await asyncio.gather(ask(asked), return_exceptions=True)
-    backend.source.answer = ALICE
-    assert await ask(asked) == Answer(ALICE, "crm")
-
-
 # When it leaves the backend alone
 
 
@@ -351,7 +270,7 @@ NO_FAILURES = {name: end for name, end in ENDS.items() if name not in FAILURES}
 async def test_a_backend_that_fails_five_times_in_a_row_is_left_alone(
     answer: object, left: float
 ) -> None:
-    backend = FakeBackend(answer)
+    backend = FakeBackend(answer, max_concurrent=1)
     asked = guard(backend)
     for _ in range(5):
         assert not (await failure(asked, left=left)).reason.startswith(OPEN)
@@ -363,7 +282,8 @@ async def test_a_backend_that_fails_five_times_in_a_row_is_left_alone(
 
 @pytest.mark.parametrize("answer", NO_FAILURES.values(), ids=NO_FAILURES)
 async def test_what_is_no_failure_of_the_infrastructure_does_not_count(answer: object) -> None:
-    backend = FakeBackend(answer)
+    """However such a lookup ends, its permit is free again."""
+    backend = FakeBackend(answer, max_concurrent=1)
     asked = guard(backend)
     for _ in range(10):
         await asyncio.gather(ask(asked), return_exceptions=True)
@@ -490,7 +410,7 @@ async def test_guards_of_one_backend_share_its_concurrency_limit(
     after.share_state_of(asked)
     backend.source.hold()
     running, queued = begin(asked), begin(after)
-    assert (await failure(after)).reason == TOO_MANY
+    assert str(await failure(after)) == f"crm: {TOO_MANY}"
     assert after.in_flight == 1
     backend.source.release()
     assert await asyncio.gather(running, queued) == [Answer(ALICE, "crm")] * 2
@@ -536,22 +456,39 @@ async def test_a_probe_that_decides_nothing_makes_room_for_the_next(*, leaves: b
 # What it tells
 
 
-@pytest.mark.parametrize(
-    ("answer", "said", "result"),
-    [
-        (ALICE, "found", "found"),
-        (None, "not known here", "not_found"),
-        (DOWN, "down", "unavailable"),
-        (Unavailable("lost", counts_against_breaker=False), "lost", "unavailable"),
-        (Broken("changed", counts_against_breaker=False), "changed", "broken"),
-        (KeyError("alice"), "failed with KeyError", "broken"),
-        ("alice", "returned something other than a user", "broken"),
-    ],
-    ids=["found", "not known", "unavailable", "lost", "changed", "unexpected", "no user"],
-)
+NO_USER = "returned something other than a user"
+NO_TEXT = "returned a user with a field that is missing or not text"
+ANOTHER = "returned a user other than requested"
+OUTCOMES: dict[str, tuple[object, str, CallResult]] = {
+    "found": (ALICE, "found", "found"),
+    "not known": (None, "not known here", "not_found"),
+    "not known for a time": (BackendResult(None, ttl=5), "not known here", "not_found"),
+    "unavailable": (DOWN, "down", "unavailable"),
+    "lost": (Unavailable("lost", counts_against_breaker=False), "lost", "unavailable"),
+    "changed": (Broken("changed", counts_against_breaker=False), "changed", "broken"),
+    "unexpected": (KeyError("alice"), "failed with KeyError", "broken"),
+    "cancelled": (asyncio.CancelledError("alice"), "raised CancelledError by itself", "broken"),
+    "text": ("alice", NO_USER, "broken"),
+    "false": (False, NO_USER, "broken"),
+    "answer": (Answer(ALICE), NO_USER, "broken"),
+    "card a number": (User("Free", 4000, "alice"), NO_TEXT, "broken"),  # type: ignore[arg-type]
+    "plan None": (User(None, "4000", "alice"), NO_TEXT, "broken"),  # type: ignore[arg-type]
+    "nickname bytes": (User("Free", "4000", b"alice"), NO_TEXT, "broken"),  # type: ignore[arg-type]
+    "another user": (User("Free", "4000", "bob"), ANOTHER, "broken"),
+    "another case": (
+        User("Free", "4000", "Alice"),
+        f"{ANOTHER}; nickname_case may be the reason",
+        "broken",
+    ),
+    "with the sign": (User("Free", "4000", "@alice"), ANOTHER, "broken"),
+}
+
+
+@pytest.mark.parametrize(("answer", "said", "result"), OUTCOMES.values(), ids=OUTCOMES)
 async def test_every_outcome_is_reported_with_its_duration(
     answer: object, said: str, result: CallResult
 ) -> None:
+    """Also where the caller did not leave, but the work of the backend was cancelled."""
     calls: list[BackendCall] = []
     ticker, backend = Ticker(), FakeBackend(answer)
     backend.source.hold()
@@ -559,8 +496,15 @@ async def test_every_outcome_is_reported_with_its_duration(
     await begun(backend)
     ticker.now += 0.25
     backend.source.release()
-    await asyncio.gather(caller, return_exceptions=True)
+    (end,) = await asyncio.gather(caller, return_exceptions=True)
     assert calls == [BackendCall("crm", said, 0.25, result)]
+    assert isinstance(end, {"broken": Broken, "unavailable": Unavailable}.get(result, object))
+
+
+@pytest.mark.parametrize("card", ["4001", "04000"])
+async def test_user_with_another_card_than_asked_for_is_broken(card: str) -> None:
+    error = await failure(guard(FakeBackend(User("Free", card, "alice"))), BY_CARD)
+    assert (type(error), error.reason) == (Broken, ANOTHER)
 
 
 async def test_only_calls_that_the_guard_did_not_make_are_reported_as_rejected(
@@ -634,13 +578,6 @@ async def test_recovery_logged_once(caplog: pytest.LogCaptureFixture, answer: Us
         lines = [record.getMessage() for record in caplog.records if record.levelname == "INFO"]
         recovered.append(lines == ["backend crm: available again"])
     assert recovered == [True, False, False, True, False]
-
-
-async def test_a_broken_answer_is_logged_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
-    await failure(guard(FakeBackend(User("Free", "1", "bob"))))
-    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
-        (logging.ERROR, "backend crm: returned a user other than requested")
-    ]
 
 
 @pytest.mark.parametrize("answer", ENDS.values(), ids=ENDS)
