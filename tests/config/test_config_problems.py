@@ -489,9 +489,3 @@ def test_a_token_with_undecodable_bytes_is_reported(problems_in: ProblemsIn) -> 
     assert problems_in(GOOD + keys, {"ODD": "\udcff" * 16}) == [
         "3:30: auth.keys[0].token: must be text"
     ]
-
-
-def test_the_first_hundred_unknown_settings_get_a_suggestion(problems_in: ProblemsIn) -> None:
-    """As many as are printed: each takes time to find."""
-    problems = problems_in(GOOD + "\n".join(f"demo{i:03}: 1" for i in range(110)))
-    assert ["did you mean" in problem for problem in problems] == [True] * 100 + [False] * 10
