@@ -220,12 +220,11 @@ def test_place_without_a_class_is_reported_when_it_is_used(place: str) -> None:
     ("kinds", "reported"),
     [
         (lambda: {"fake": Recorder}, "with a mapping from names to classes in backends"),
-        (lambda: Kinds(["fake"]), "with a mapping from names to classes in backends"),
         (lambda: Kinds({"fake": Recorder(options("a"))}), "names to classes in backends"),
         (lambda: Kinds(key_stores=None), "names to classes in key_stores"),
         (lambda: {"fake": 1 / 0}, f"ZeroDivisionError in {__file__}, line"),
     ],
-    ids=["dict", "list", "instance", "none", "error"],
+    ids=["dict", "instance", "none", "error"],
 )
 def test_kinds_that_cannot_be_read_are_reported(kinds: Callable[[], Any], reported: str) -> None:
     class Unsuitable:

@@ -172,13 +172,6 @@ def assert_marked(value: Any) -> None:
         assert_marked(child)
 
 
-@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1))
-def test_quoted_text_is_unchanged(text: str) -> None:
-    quoted = "'" + text.replace("'", "''") + "'"
-    if not set(text) & set("\u2028\u2029\ufeff\uffff\ufffe"):
-        assert outcome(f"a: {quoted}") in ({"a": text}, None)
-
-
 def outcome(text: str) -> Any:
     """A document, None for what YAML does not allow."""
     try:

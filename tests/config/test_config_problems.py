@@ -61,10 +61,8 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
         "3:19: server.workers: must be a whole number from 1 to 256, or auto",
     ),
     ('server: {host: "127.0.0.1:80"}', f"3:16: server.host: {NO_HOST}"),
-    ("server: {host: [a]}", "3:16: server.host: must be text, not a list"),
     ("server: {port: http}", f"3:16: server.port: {NO_WHOLE}"),
     ("server: {port: 65536}", "3:16: server.port: must be at most 65535"),
-    ("server: {port: {http: 80}}", "3:16: server.port: must be a whole number, not a mapping"),
     ("server: {base_path: /../x}", f"3:21: server.base_path: {NO_BASE_PATH}"),
     ("server: {max_body: 2MiB}", "3:20: server.max_body: must be from 1B to 1MiB"),
     ("server: {body_timeout: 0s}", "3:24: server.body_timeout: must be greater than 0"),
@@ -90,7 +88,6 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     ),
     ("limits: {misses: {log_only: true}}", "3:18: limits.misses.rate: is missing"),
     ("limits: {misses: [1/s]}", "3:18: limits.misses: must be a mapping, not a list"),
-    ("server: {max_connections: 0}", "3:27: server.max_connections: must be at least 1"),
     (
         "server:\n  trusted_proxies:" + "".join(f"\n  - {each}" for each in NO_NETWORKS),
         [f"{5 + i}:5: server.trusted_proxies[{i}]: {NO_NETWORK}" for i in range(5)],
@@ -143,7 +140,6 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
         ],
     ),
     ("demo: true\nserver: {workers: 2}", f"4:19: {ONE_WORKER}"),
-    ("demo: true\nserver: {workers: auto}", f"4:19: {ONE_WORKER}"),
     ("auth:\n  keys:", "4:8: auth.keys: must be a list; it is empty"),
     (key(id="shop"), "4:5: auth.keys[0]: needs sha256; a demo or loopback allows token"),
     (
@@ -185,22 +181,16 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     (
         (
             "auth:\n  keys:\n"
+            f"  - {{id: a, token: {TOKEN}}}\n"
+            f"  - {{id: b, sha256: {hashlib.sha256(TOKEN.encode()).hexdigest().upper()}}}\n"
             f"  - {{id: a, sha256: {DIGEST}}}\n"
-            f"  - {{id: a, sha256: {'b' * 64}}}\n"
-            f"  - {{id: a, sha256: {'c' * 64}}}"
+            f"  - {{id: a, sha256: {'b' * 64}}}"
         ),
         [
-            "6:10: auth.keys[1].id: another key has this id, see line 5",
+            "6:21: auth.keys[1].sha256: another key has this token, see line 5",
             "7:10: auth.keys[2].id: another key has this id, see line 5",
+            "8:10: auth.keys[3].id: another key has this id, see line 5",
         ],
-    ),
-    (
-        (
-            "auth:\n  keys:\n"
-            f"  - {{id: a, token: {TOKEN}}}\n"
-            f"  - {{id: b, sha256: {hashlib.sha256(TOKEN.encode()).hexdigest().upper()}}}"
-        ),
-        "6:21: auth.keys[1].sha256: another key has this token, see line 5",
     ),
     (
         "server: {host: 0.0.0.0}\n" + key(id="a", token='"${env:NO_TOKEN}"'),

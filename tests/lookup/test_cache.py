@@ -308,6 +308,21 @@ async def test_a_purge_of_one_backend_keeps_what_another_answered(cache: AnswerC
     assert cache.sizes == {"found": 0, "negative": 0}
 
 
+async def test_purged_answers_are_not_served_before_they_are_removed(
+    cache: AnswerCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The removal of many takes a while."""
+    monkeypatch.setattr(cache._found, "sweep", lambda: None)
+    await remember(cache, ALICE, FOUND)
+    await remember(cache, BOB, structs.replace(FOUND_BOB, backend="crm"))
+    cache.apply(Purge(("members",)))
+    assert cache.sizes["found"] == 2
+    assert (cache.get(ALICE), cache.describe(ALICE)) == (None, "absent")
+    assert [text for part in cache.found_entries() for text, _ in part] == ["@bob"]
+    steady_cache(LIMITS).take_found_answers(cache, [], [ALICE, BOB])
+    assert [cache.describe(each) for each in (ALICE, BOB)] == ["absent", "found"]
+
+
 @pytest.mark.parametrize("purge", [Purge(("members",)), Purge(queries=(BOB,))])
 async def test_user_of_no_backend_is_kept_by_a_purge_of_another(
     cache: AnswerCache, purge: Purge

@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import re
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from support.fakes.caches import leave
 from support.fakes.clock_and_backends import FakeBackend, LoopClock, Ticker
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.lookup import bulkhead
@@ -52,12 +54,6 @@ async def begun(backend: FakeBackend) -> None:
     await asyncio.wait_for(backend.source.begun.wait(), timeout=5)
 
 
-async def leave(caller: asyncio.Task[Any]) -> None:
-    caller.cancel()
-    await asyncio.wait([caller], timeout=5)
-    assert caller.cancelled()
-
-
 # What it says
 
 
@@ -84,26 +80,21 @@ async def test_query_that_does_not_match_fully_is_not_known_and_not_looked_up(
 
 
 @pytest.mark.parametrize(
-    ("error", "on_unavailable", "continues"),
+    ("error", "on_unavailable", "left", "continues"),
     [
-        (DOWN, "continue", True),
-        (DOWN, "fail", False),
-        (TimeoutError(), "continue", True),
-        (Broken("two users"), "continue", False),
-        (KeyError("alice"), "continue", False),
+        (DOWN, "continue", 60, True),
+        (DOWN, "fail", 60, False),
+        (TimeoutError(), "continue", 60, True),
+        (Broken("two users"), "continue", 60, False),
+        (ALICE, "continue", 0, True),
     ],
-    ids=str,
+    ids=["unavailable", "not configured", "time-out", "broken", "a limit of our own"],
 )
 async def test_only_an_unavailable_backend_may_be_passed_over_and_only_if_so_configured(
-    error: Exception, on_unavailable: str, *, continues: bool
+    error: object, on_unavailable: str, left: float, *, continues: bool
 ) -> None:
     backend = FakeBackend(error, on_unavailable=on_unavailable)
-    assert (await failure(guard(backend))).continues is continues
-
-
-async def test_a_limit_of_our_own_may_be_passed_over_too() -> None:
-    backend = FakeBackend(ALICE, on_unavailable="continue")
-    assert (await failure(guard(backend), left=0)).continues
+    assert (await failure(guard(backend), left=left)).continues is continues
 
 
 # What it makes of a backend that fails
@@ -270,13 +261,15 @@ NO_FAILURES = {name: end for name, end in ENDS.items() if name not in FAILURES}
 async def test_a_backend_that_fails_five_times_in_a_row_is_left_alone(
     answer: object, left: float
 ) -> None:
+    calls: list[BackendCall] = []
     backend = FakeBackend(answer, max_concurrent=1)
-    asked = guard(backend)
+    asked = guard(backend, on_result=calls.append)
     for _ in range(5):
         assert not (await failure(asked, left=left)).reason.startswith(OPEN)
     error = await failure(asked)
     assert isinstance(error, Unavailable)
     assert error.reason.startswith(OPEN)
+    assert [each.result for each in calls] == ["unavailable"] * 5 + ["rejected"]
     assert backend.source.asked == 5
 
 
@@ -315,10 +308,12 @@ async def test_skipped_call_does_not_count_as_a_success() -> None:
 
 
 async def test_own_limits_and_disconnects_are_no_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that the guard did not make are reported as rejected, and no others."""
     monkeypatch.setattr(bulkhead, "MAX_WAITING", 10)
-    clock, backend = LoopClock(), FakeBackend(ALICE, timeout=60, max_concurrent=10)
+    clock, calls = LoopClock(), list[BackendCall]()
+    backend = FakeBackend(ALICE, timeout=60, max_concurrent=10)
     backend.source.hold()
-    asked = guard(backend)
+    asked = guard(backend, on_result=calls.append)
     for _ in range(10):
         assert (await failure(asked, left=0)).reason == TOO_LATE
     out_of_time = [begin(asked, left=1) for _ in range(10)]
@@ -336,6 +331,8 @@ async def test_own_limits_and_disconnects_are_no_failures(monkeypatch: pytest.Mo
     backend.source.release()
     assert await ask(asked) == Answer(ALICE, "crm")
     assert backend.source.asked == 21
+    results = Counter(each.result for each in calls)
+    assert results == {"rejected": 30, "unavailable": 10, "cancelled": 10, "found": 1}
 
 
 async def test_own_limits_and_disconnects_are_no_successes() -> None:
@@ -505,34 +502,6 @@ async def test_every_outcome_is_reported_with_its_duration(
 async def test_user_with_another_card_than_asked_for_is_broken(card: str) -> None:
     error = await failure(guard(FakeBackend(User("Free", card, "alice"))), BY_CARD)
     assert (type(error), error.reason) == (Broken, ANOTHER)
-
-
-async def test_only_calls_that_the_guard_did_not_make_are_reported_as_rejected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(bulkhead, "MAX_WAITING", 1)
-    clock, calls = LoopClock(), list[BackendCall]()
-    backend = FakeBackend(DOWN, timeout=60, max_concurrent=1, breaker={"failures": 1})
-    asked = guard(backend, on_result=calls.append)
-    backend.source.hold()
-    out_of_time, queued = begin(asked, left=2), begin(asked, left=1)
-    assert (await failure(asked)).reason == TOO_MANY
-    await failure(asked, left=0)
-    clock.forward(1.1)
-    await asyncio.gather(queued, return_exceptions=True)
-    clock.forward(1.1)
-    await asyncio.gather(out_of_time, return_exceptions=True)
-    backend.source.release()
-    assert (await failure(asked)).reason == "down"
-    assert (await failure(asked)).reason.startswith(OPEN)
-    assert [call.result for call in calls] == [
-        "rejected",
-        "rejected",
-        "rejected",
-        "unavailable",
-        "unavailable",
-        "rejected",
-    ]
 
 
 async def test_failures_are_logged_with_texts_that_can_be_folded(

@@ -15,7 +15,6 @@ from idv_redis.options import RedisOptions
 from idv_upstream.options import UpstreamOptions
 from support.fakes.clock_and_backends import Ticker
 from tornado_idv import BackendOptions, Options, Password, Secret, SecretUrl
-from tornado_idv.features.shadow.state import scope_of_users
 from tornado_idv.files import FileSecret
 from tornado_idv.lookup.source_identity import identity_of, sealed
 from tornado_idv.yaml_loader import FileText
@@ -80,8 +79,6 @@ def test_rotated_password_leaves_the_source_the_same(given: Any) -> None:
 def test_every_other_secret_belongs_to_the_source(given: Any) -> None:
     one, two = pair(*given)
     assert identity_of(one) != identity_of(two)
-
-
 
 
 class Theirs(Options):

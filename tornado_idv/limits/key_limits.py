@@ -173,7 +173,6 @@ class KeyLimiter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._general = requests, misses, misses_log_only
-        self._has_general = requests is not None or misses is not None
         self._capacity = capacity
         self._clock = clock
         table = memoryview(mmap(-1, capacity * _FIELDS * 8))
@@ -191,12 +190,12 @@ class KeyLimiter:
         """
         if self._general != (requests, misses, misses_log_only):
             self._general = requests, misses, misses_log_only
-            self._has_general = requests is not None or misses is not None
             self._by_digest = {}
 
     def of(self, key: ApiKey) -> KeyLimits | None:
         """Return the limits of a key, or ``None`` if no limit applies to it."""
-        if not self._has_general and key.requests is None and key.misses is None:
+        requests, misses, _ = self._general
+        if not (requests or misses or key.requests or key.misses):
             return None
         limits = self._by_digest.get(key.digest)
         return limits if limits is not None and limits.key is key else self._resolve(key)

@@ -188,7 +188,6 @@ class AnswerCache:
                 self._found.sweep()
 
     def describe(self, query: Query) -> CacheState:
-        """Return the state of a query in the cache."""
         if answer := self.peek(query) or self.get_stale(query):
             return "stale" if answer.stale else "found" if answer.found else "not_found"
         return "failure" if self.get_failure(query) else "absent"

@@ -46,12 +46,11 @@ class Entries(Table[Entry]):
         """
         self._unswept = 0
 
-    def put(self, text: str, entry: Entry) -> Entry | None:
-        """Add an entry. Return the replaced entry, or ``None``."""
+    def put(self, text: str, entry: Entry) -> None:
         before = Table.put(self, text, entry)  # `super` takes longer
         if before is not None:
             if before.answer.user == entry.answer.user:
-                return before  # a renewal: the index has both names
+                return  # a renewal: the index has both names
             self._on_removal(text, before)
         for other in _other_texts(text, entry):
             index = self._same_user[hash(other) % self._number]
@@ -60,7 +59,6 @@ class Entries(Table[Entry]):
                 texts.add(text)
             elif texts != text:
                 index[other] = {texts, text}
-        return before
 
     def drop_user(self, text: str) -> bool:
         """Remove the user found by the query ``text``. Return whether an entry was removed."""

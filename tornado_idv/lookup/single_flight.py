@@ -101,7 +101,6 @@ class SingleFlight:
 
     @property
     def queries(self) -> list[Query]:
-        """The queries of running lookups."""
         return [call.query for call in self._calls.values()]
 
     async def join(self) -> None:
