@@ -30,7 +30,7 @@ PRINTED = [
     (parse_duration, format_duration, "1d", 86400),
     (parse_size, format_size, "0B", 0),
     (parse_size, format_size, "1B", 1),
-    (parse_size, format_size, "1000B", 1000),
+    (parse_size, format_size, "1536B", 1536),
     (parse_size, format_size, "16KiB", 16384),
     (parse_size, format_size, "1MiB", 1024**2),
     (parse_size, format_size, "3GiB", 3 * 1024**3),

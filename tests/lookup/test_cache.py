@@ -90,14 +90,13 @@ async def test_a_later_answer_replaces_an_earlier_one(
 
 
 @pytest.mark.parametrize(("answer", "room"), [(FOUND, 10), (ABSENT, 3)], ids=["found", "not found"])
-async def test_often_used_user_is_not_evicted(ticker: Ticker, answer: Answer, room: int) -> None:
-    cache = steady_cache(LIMITS.model_copy(update={"negative_ttl": 300}), ticker)
+async def test_often_used_user_is_not_evicted(
+    cache: AnswerCache, answer: Answer, room: int
+) -> None:
     for number in range(room):
         await remember(cache, ByCard(str(number)), answer)
-    for _ in range(3):
-        for number in range(room):
-            cache.get(ByCard(str(number)))
-        ticker.now += 10
+    for number in range(room):
+        cache.get(ByCard(str(number)))
     cache.get(ByCard("0"))
     await remember(cache, ByCard(str(room)), answer)
     assert cache.get(ByCard("0")) is answer

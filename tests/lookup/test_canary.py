@@ -3,14 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
-from contextlib import closing
 from typing import Any
 
 import pytest
 
 from support.fakes.clock_and_backends import LoopClock, Ticker
 from support.fakes.directories import directory as make_directory
-from support.fakes.virtual_loop import VirtualLoop
 from tornado_idv.errors import LookupFailed, Unavailable, Untrusted
 from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.lookup.canary import Canary
@@ -272,46 +270,34 @@ async def test_lookup_of_the_canary_that_is_running_is_joined_if_it_began_in_tim
     assert users.asked == ["@idv-canary"] * calls
 
 
-@pytest.mark.parametrize("left", [0.2, 60])
-def test_caller_waits_for_the_canary_until_its_own_deadline(left: float) -> None:
+@pytest.mark.parametrize(
+    ("left", "reason"),
+    [(0.2, "no answer within the request's time"), (60, "no answer within 0.4 s")],
+)
+async def test_caller_waits_for_the_canary_until_its_own_deadline(left: float, reason: str) -> None:
     """And others for the timeout of the backend; neither is a user who is not known."""
     users = Users(BIRD, canary=BY_NICKNAME, timeout="400ms")
     users.held["@idv-canary"] = asyncio.Event()
-
-    async def wait() -> float:
-        began = loop.time()
-        with pytest.raises(Unavailable, match="canary @idv-canary"):
-            await ask(guard(users), ABSENT, left)
-        return loop.time() - began
-
-    with closing(VirtualLoop()) as loop:
-        assert loop.run_until_complete(wait()) == pytest.approx(min(left, 0.4), abs=0.01)
-        for task in asyncio.all_tasks(loop):  # else a later test logs that it was destroyed
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
+    clock, caller = LoopClock(), asyncio.create_task(ask(guard(users), ABSENT, left))
+    await settle()
+    clock.forward(min(left, 0.4) + 0.01)
+    with pytest.raises(Unavailable, match=f"canary @idv-canary: {reason}"):
+        await caller
 
 
-async def test_failure_of_the_canary_counts_once_in_the_breaker() -> None:
+@pytest.mark.parametrize("failures", [5, 1])
+async def test_failure_of_the_canary_counts_once_in_the_breaker(failures: int) -> None:
+    """If it opens the breaker, users are undetermined, too."""
     calls: list[BackendCall] = []
-    users = Users(BIRD, canary=BY_NICKNAME, timeout="50ms")
+    users = Users(BIRD, canary=BY_NICKNAME, timeout="50ms", breaker={"failures": failures})
     users.held["@idv-canary"] = asyncio.Event()
     asking = Guard(users, lambda _: True, calls.append, timer=Ticker())
     assert not any(await asyncio.gather(*(is_believed(asking) for _ in range(4))))
     assert asking.breaker.failures == 1
     assert [each.result for each in calls] == ["unavailable"] * 5
-    assert await is_believed(asking) is False
     users.held.clear()
-    assert await is_believed(asking)
-
-
-async def test_open_breaker_leaves_users_undetermined() -> None:
-    users = Users(BIRD, canary=BY_NICKNAME, timeout="50ms", breaker={"failures": "1"})
-    users.held["@idv-canary"] = asyncio.Event()
-    asking = guard(users)
-    assert not await is_believed(asking)
-    assert asking.breaker.state == "open"
-    assert not await is_believed(asking)
-    assert users.asked == ["@nobody", "@idv-canary"]
+    assert await is_believed(asking) == (failures == 5)
+    assert asking.breaker.state == ("closed" if failures == 5 else "open")
 
 
 async def test_canary_needs_a_place_that_no_waiting_lookup_holds() -> None:

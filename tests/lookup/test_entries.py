@@ -23,7 +23,7 @@ MANY = 5000
 
 
 def entry(user: User | None, epoch: Epoch | None = None) -> Entry:
-    return Entry(Answer(user, "members"), epoch or Epoch(), 1.0, 1.0, 1.0, 1.0)
+    return Entry(Answer(user, "members"), epoch or Epoch(), 1.0, 1.0, 1.0)
 
 
 @pytest.fixture

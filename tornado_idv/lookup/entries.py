@@ -21,8 +21,7 @@ class Epoch(Struct, eq=False, gc=False):
 class Entry(Struct, eq=False, gc=False):
     """A cached answer and its times, in seconds of the cache's timer.
 
-    The answer is fresh until ``fresh_until``, and may be served stale until ``stale_until``. A hit
-    before ``next_check`` only returns the answer. A later hit also updates the LRU order. From
+    The answer is fresh until ``fresh_until``, and may be served stale until ``stale_until``. From
     ``refresh_at`` on, a hit starts a refresh.
     """
 
@@ -31,7 +30,6 @@ class Entry(Struct, eq=False, gc=False):
     fresh_until: float
     refresh_at: float
     stale_until: float
-    next_check: float
 
 
 class Entries(Table[Entry]):
