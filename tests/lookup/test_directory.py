@@ -29,10 +29,9 @@ from support.fakes.directories import (
     failure,
 )
 from support.http.http_server import until
-from tornado_idv.errors import LookupFailed, Unavailable
+from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.model import Answer, ByCard, ByNickname, Query
 
 
@@ -63,66 +62,105 @@ class FailingObserver:
 # The chain
 
 
-async def test_a_user_is_found_with_the_backend_the_time_and_the_bytes() -> None:
+async def test_an_answer_has_the_backend_the_time_and_the_bytes() -> None:
     answer = await directory(FakeBackend(ALICE)).find(QUERY)
     assert answer == Answer(ALICE, "crm", 1000.0, b"Free")
-
-
-async def test_a_user_that_no_backend_knows_is_not_found() -> None:
-    answer = await directory(*chain(None, None)).find(QUERY)
+    answer = await directory(FakeBackend(None)).find(QUERY)
     assert answer == Answer(None, None, 1000.0, b"not found", ttl=30.0)
 
 
-async def test_backends_are_asked_in_the_order_of_the_file_up_to_the_first_user() -> None:
-    """The coroutines of the rest are closed unstarted: a warning would fail this test."""
-    reported: list[BackendCall] = []
-    backends = FakeBackend(None, "c"), FakeBackend(ALICE, "a"), FakeBackend(OTHER_ALICE, "b")
-    answer = await directory(*backends, on_backend_result=reported.append).find(QUERY)
-    assert (answer.user, answer.backend) == (ALICE, "a")
-    assert [each.backend for each in reported] == ["c", "a"]
-    assert counts(backends) == [1, 1, 0]
+FAIL, SKIP = "fail", "continue"
+NOBODY, FOUND, FAILED = "not_found", "found", "unavailable"
+CHAINS = {
+    "first user": ((None, ALICE, OTHER_ALICE), FAIL, (ALICE, "b", False), [NOBODY, FOUND]),
+    "nobody": ((None, None), FAIL, (None, None, False), [NOBODY, NOBODY]),
+    "unavailable": ((None, DOWN, ALICE), FAIL, (Unavailable, "b", "down"), [NOBODY, FAILED]),
+    "broken": ((None, BROKEN, ALICE), FAIL, (Broken, "b", "two users"), [NOBODY, "broken"]),
+    "skipped, user": ((None, DOWN, ALICE), SKIP, (ALICE, "c", True), [NOBODY, FAILED, FOUND]),
+    "skipped, broken": (
+        (DOWN, BROKEN, ALICE),
+        SKIP,
+        (Broken, "b", "two users"),
+        [FAILED, "broken"],
+    ),
+    "skipped alone": ((DOWN,), SKIP, (Unavailable, "a", "down"), [FAILED]),
+    "skipped first": ((DOWN, None), SKIP, (Unavailable, "a", "down"), [FAILED, NOBODY]),
+    "skipped last": ((None, DOWN), SKIP, (Unavailable, "b", "down"), [NOBODY, FAILED]),
+    "skipped both": ((DOWN, DOWN), SKIP, (Unavailable, "b", "down"), [FAILED, FAILED]),
+}
+
+
+@pytest.mark.parametrize(("answers", "on_unavailable", "end", "calls"), CHAINS.values(), ids=CHAINS)
+async def test_backends_are_called_in_order_up_to_the_one_that_decides(
+    answers: tuple[object, ...], on_unavailable: str, end: tuple[object, ...], calls: list[str]
+) -> None:
+    """A user of a backend after a failed one may be another, and without a user it may be known.
+
+    The coroutines of the rest are closed unstarted: a warning would fail this test.
+    """
+    backends = chain(*answers, on_unavailable=on_unavailable)
+    asked = directory(*backends)
+    explanation = await asked.explain(QUERY)
+    assert [each.result for each in explanation.calls] == calls
+    assert [each.backend for each in explanation.calls] == [*"abc"[: len(calls)]]
+    assert counts(backends) == [1] * len(calls) + [0] * (len(backends) - len(calls))
+    is_failure = isinstance(end[0], type)
+    assert explanation.result == ("undetermined" if is_failure else FOUND if end[0] else NOBODY)
+    if is_failure:
+        error = await failure(asked)
+        assert (type(error), error.backend, error.reason) == end
+    else:
+        answer = await asked.find(QUERY)
+        assert (answer.user, answer.backend, answer.degraded) == end
 
 
 @pytest.mark.parametrize(
-    ("first", "failing", "on_unavailable"),
-    [(None, DOWN, "fail"), (None, BROKEN, "fail"), (DOWN, BROKEN, "continue")],
-    ids=["unavailable", "broken", "broken after a skipped one"],
+    ("answer", "result", "end"),
+    [
+        (Answer(ALICE, "own"), FOUND, FOUND),
+        (None, NOBODY, NOBODY),
+        (KeyError("alice"), "undetermined", "broken"),
+    ],
+    ids=["found", "not found", "broken"],
 )
-async def test_a_failing_backend_ends_the_chain(
-    first: object, failing: LookupFailed, on_unavailable: str
-) -> None:
-    """A user of a later backend may be another one, so none is named."""
-    backends = chain(first, failing, ALICE, on_unavailable=on_unavailable)
-    error = await failure(directory(*backends))
-    assert type(error) is type(failing)
-    assert (error.backend, error.reason) == ("b", failing.reason)
-    assert counts(backends) == [1, 1, 0]
+async def test_plugins_are_called_after_the_backends(answer: object, result: str, end: str) -> None:
+    own = OwnDispatch(answer)
+    asked = directory(backend := FakeBackend(None), plugins=[own])
+    explanation = await asked.explain(QUERY)
+    assert explanation.result == result
+    assert [each.result for each in explanation.calls] == [NOBODY, end]
+    backend.source.answer = ALICE
+    assert len((await asked.explain(QUERY)).calls) == 1
+    assert own.source.asked == 1
 
 
-async def test_with_continue_an_unavailable_backend_is_passed_over() -> None:
-    answer = await directory(*chain(None, DOWN, ALICE, on_unavailable="continue")).find(QUERY)
-    assert (answer.user, answer.backend, answer.degraded) == (ALICE, "c", True)
+async def test_explained_lookup_is_not_cached_and_does_not_read_the_cache() -> None:
+    asked = directory(backend := FakeBackend(None))
+    assert (await asked.find(QUERY)).user is None
+    backend.source.answer = ALICE
+    assert (await asked.explain(QUERY)).result == FOUND
+    assert (await asked.find(QUERY)).user is None
 
 
-@pytest.mark.parametrize(
-    "answers",
-    [(DOWN,), (DOWN, None), (None, DOWN), (None, DOWN, None), (DOWN, DOWN)],
-    ids=["alone", "first", "last", "between", "both"],
-)
-async def test_a_user_unknown_to_the_rest_is_never_not_found_while_one_backend_fails(
-    answers: tuple[object, ...],
-) -> None:
-    backends = chain(*answers, on_unavailable="continue")
-    error = await failure(directory(*backends))
-    assert (type(error), error.reason) == (Unavailable, "down")
-    assert counts(backends) == [1] * len(answers)
+async def test_explained_lookup_of_a_backend_that_hangs_ends_with_the_timeout() -> None:
+    clock, backend = LoopClock(), FakeBackend(ALICE, timeout=60)
+    backend.source.hold()
+    explaining = asyncio.create_task(directory(backend, timeout=2).explain(QUERY))
+    await asyncio.wait_for(backend.source.begun.wait(), timeout=5)
+    clock.forward(2.1)
+    explanation = await explaining
+    assert explanation.result == "undetermined"
+    assert [each.backend for each in explanation.calls] == ["crm"]
 
 
 @pytest.mark.parametrize("backends", [[], [CardsOnly(ALICE)]], ids=["none", "cards only"])
 async def test_a_query_that_no_backend_serves_is_unavailable(backends: list[FakeBackend]) -> None:
-    error = await failure(directory(*backends))
+    asked = directory(*backends)
+    error = await failure(asked)
     assert isinstance(error, Unavailable)
     assert str(error) == "no backend serves ByNickname queries"
+    explanation = await asked.explain(QUERY)
+    assert (explanation.result, explanation.calls) == ("undetermined", [])
     assert counts(backends) == [0] * len(backends)
 
 

@@ -165,22 +165,25 @@ async def test_user_that_cannot_be_requested_is_broken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "left", "reason"),
-    [(1, 2, "no answer within 1 s"), (2, 1, "no answer within the request's time")],
+    ("own", "left", "reason", "failures"),
+    [(1, 2, "no answer within 1 s", 1), (2, 1, "no answer within the request's time", 0)],
     ids=["its own time", "the request's time"],
 )
 async def test_a_backend_that_never_answers_is_stopped_at_the_first_end_of_time(
-    own: float, left: float, reason: str
+    own: float, left: float, reason: str, failures: int
 ) -> None:
+    """Only its own time counts for the circuit breaker."""
     clock, backend = LoopClock(), FakeBackend(ALICE, timeout=own)
     backend.source.hold()
-    caller = begin(guard(backend), left)
+    asked = guard(backend)
+    caller = begin(asked, left)
     await begun(backend)
     clock.forward(1.1)
     with pytest.raises(Unavailable) as caught:
         await caller
     assert str(caught.value) == f"crm: {reason}"
     assert backend.source.under_way == 0
+    assert asked.breaker.failures == failures
 
 
 @pytest.mark.parametrize(("left", "asked"), [(-1, 0), (0.049, 0), (1, 1)], ids=str)
@@ -283,30 +286,6 @@ async def test_what_is_no_failure_of_the_infrastructure_does_not_count(answer: o
     assert backend.source.asked == 10
 
 
-async def test_a_backend_that_never_answers_in_its_time_counts() -> None:
-    clock, backend = LoopClock(), FakeBackend(ALICE, timeout=1)
-    backend.source.hold()
-    asked = guard(backend)
-    callers = [begin(asked) for _ in range(5)]
-    await begun(backend)
-    clock.forward(1.1)
-    await asyncio.wait(callers, timeout=5)
-    assert [str(caller.exception()) for caller in callers] == ["crm: no answer within 1 s"] * 5
-    assert (await failure(asked)).reason.startswith(OPEN)
-
-
-async def test_skipped_call_does_not_count_as_a_success() -> None:
-    backend = FakeBackend(DOWN)
-    asked = guard(backend)
-    for _ in range(4):
-        await failure(asked)
-    backend.source.answer = Broken("cannot be sent", counts_against_breaker=False)
-    assert (await failure(asked)).reason == "cannot be sent"
-    backend.source.answer = DOWN
-    assert (await failure(asked)).reason == "down"
-    assert (await failure(asked)).reason.startswith(OPEN)
-
-
 async def test_own_limits_and_disconnects_are_no_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls that the guard did not make are reported as rejected, and no others."""
     monkeypatch.setattr(bulkhead, "MAX_WAITING", 10)
@@ -335,17 +314,20 @@ async def test_own_limits_and_disconnects_are_no_failures(monkeypatch: pytest.Mo
     assert results == {"rejected": 30, "unavailable": 10, "cancelled": 10, "found": 1}
 
 
-async def test_own_limits_and_disconnects_are_no_successes() -> None:
+async def test_own_limits_disconnects_and_skipped_calls_are_no_successes() -> None:
     backend = FakeBackend(DOWN)
     asked = guard(backend)
     for _ in range(4):
         await failure(asked)
+    backend.source.answer = Broken("cannot be sent", counts_against_breaker=False)
+    assert (await failure(asked)).reason == "cannot be sent"
     await failure(asked, left=0)
     backend.source.hold()
     leaving = begin(asked)
     await begun(backend)
     await leave(leaving)
     backend.source.hold().set()
+    backend.source.answer = DOWN
     assert (await failure(asked)).reason == "down"
     assert (await failure(asked)).reason.startswith(OPEN)
 
