@@ -1,6 +1,5 @@
 """References to the environment and to files, in values."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -63,16 +62,6 @@ def test_a_file_must_hold_text(problems_in: ProblemsIn, tmp_path: Path) -> None:
     (tmp_path / "owner").write_bytes("ü".encode("latin-1"))
     assert problems_in(f"{GOOD}logging: {{level: '${{file:owner}}'}}") == [
         "3:18: logging.level: the file owner is not UTF-8 text"
-    ]
-
-
-def test_only_regular_files_are_read(problems_in: ProblemsIn, tmp_path: Path) -> None:
-    """Opening the FIFO would block, as nothing writes to it; the device has no end."""
-    os.mkfifo(tmp_path / "fifo")
-    text = f"{GOOD}logging: {{level: '${{file:fifo}}', format: '${{file:/dev/zero}}'}}"
-    assert problems_in(text) == [
-        "3:18: logging.level: the file fifo cannot be read: not a regular file",
-        "3:42: logging.format: the file /dev/zero cannot be read: not a regular file",
     ]
 
 

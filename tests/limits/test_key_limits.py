@@ -161,6 +161,9 @@ def test_own_limits_replace_the_general_ones(clock: Ticker) -> None:
     other.charge_miss()
     assert allowed(other, 150) == 100
     assert other.spent_misses() is None
+    logged = limits_of(limiter, "logged", misses=Rate(1, 3600), misses_log_only=True)
+    logged.charge_miss()
+    assert allowed(logged, 1) == 1
 
 
 def test_a_changed_key_keeps_what_it_has_used(clock: Ticker) -> None:
