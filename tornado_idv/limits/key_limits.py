@@ -95,21 +95,12 @@ class KeyLimits(Struct, eq=False):
         Each lookup may be a miss. So the limit of misses must have room for all of them, but only
         `charge_miss` counts misses.
         """
-        # The conditions repeat `Limit.exceeded` inline: its calls would slow the fast path.
         now = self.clock()
-        tats, at, requests, misses = self.tats, self.at, self.requests, self.misses
-        tat = tats[at]
-        if (
-            lookups > 1
-            or (requests is not None and tat - now > requests.tolerance)
-            or (misses is not None and tats[at + 1] - now > misses.tolerance)
-        ):
-            exceeded = self._exceeded(now, lookups)
-            if exceeded is not None:
-                return exceeded
-        if requests is not None:
-            tats[at] = (tat if tat > now else now) + lookups * requests.interval  # noqa: FURB136 - max is slower
-        return None
+        exceeded = self._exceeded(now, lookups)
+        if exceeded is None and self.requests is not None:
+            tats, at = self.tats, self.at
+            tats[at] = max(tats[at], now) + lookups * self.requests.interval
+        return exceeded
 
     def bound_wait(self) -> None:
         """Reduce the TATs, so that the key waits for at most one interval of its limits.
