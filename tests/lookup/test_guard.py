@@ -54,6 +54,36 @@ async def begun(backend: FakeBackend) -> None:
     await asyncio.wait_for(backend.source.begun.wait(), timeout=5)
 
 
+NO_USER = "returned something other than a user"
+NO_TEXT = "returned a user with a field that is missing or not text"
+ANOTHER = "returned a user other than requested"
+OUTCOMES: dict[str, tuple[object, str, CallResult]] = {
+    "found": (ALICE, "found", "found"),
+    "not known": (None, "not known here", "not_found"),
+    "not known for a time": (BackendResult(None, ttl=5), "not known here", "not_found"),
+    "unavailable": (DOWN, "down", "unavailable"),
+    "lost": (Unavailable("lost", counts_against_breaker=False), "lost", "unavailable"),
+    "changed": (Broken("changed", counts_against_breaker=False), "changed", "broken"),
+    "broken": (Broken("two users"), "two users", "broken"),
+    "its own time-out": (TimeoutError(), "no answer within 0.8 s", "unavailable"),
+    "unexpected": (KeyError("alice"), "failed with KeyError", "broken"),
+    "cancelled": (asyncio.CancelledError("alice"), "raised CancelledError by itself", "broken"),
+    "text": ("alice", NO_USER, "broken"),
+    "false": (False, NO_USER, "broken"),
+    "answer": (Answer(ALICE), NO_USER, "broken"),
+    "card a number": (User("Free", 4000, "alice"), NO_TEXT, "broken"),  # type: ignore[arg-type]
+    "plan None": (User(None, "4000", "alice"), NO_TEXT, "broken"),  # type: ignore[arg-type]
+    "nickname bytes": (User("Free", "4000", b"alice"), NO_TEXT, "broken"),  # type: ignore[arg-type]
+    "another user": (User("Free", "4000", "bob"), ANOTHER, "broken"),
+    "another case": (
+        User("Free", "4000", "Alice"),
+        f"{ANOTHER}; nickname_case may be the reason",
+        "broken",
+    ),
+    "with the sign": (User("Free", "4000", "@alice"), ANOTHER, "broken"),
+}
+
+
 # What it says
 
 
@@ -194,17 +224,6 @@ async def test_with_too_little_time_left_a_backend_is_not_asked(left: float, ask
     assert error.reason == ("down" if asked else TOO_LATE)
 
 
-async def test_disconnected_caller_cancels_the_backend_call() -> None:
-    calls: list[BackendCall] = []
-    backend = FakeBackend(ALICE)
-    backend.source.hold()
-    caller = begin(guard(backend, on_result=calls.append))
-    await begun(backend)
-    await leave(caller)
-    assert backend.source.under_way == 0
-    assert [each.outcome for each in calls] == ["client disconnected"]
-
-
 # How many it lets in
 
 
@@ -239,24 +258,15 @@ async def test_queued_lookup_leaves_half_of_the_time_to_the_next_backend() -> No
     assert backend.source.asked == 2
 
 
-ENDS: dict[str, object] = {
-    "found": ALICE,
-    "not known": None,
-    "unavailable": DOWN,
-    "broken": Broken("two users"),
-    "unexpected": KeyError("alice"),
-    "cancelled": asyncio.CancelledError(),
-    "its own time-out": TimeoutError(),
-    "no user": "alice",
-    "another user": User("Free", "1", "bob"),
-}
-
-
 # When it leaves the backend alone
 
 
-FAILURES = {name: ENDS[name] for name in ("unavailable", "its own time-out")}
-NO_FAILURES = {name: end for name, end in ENDS.items() if name not in FAILURES}
+FAILURES = {name: OUTCOMES[name][0] for name in ("unavailable", "its own time-out")}
+NO_FAILURES = {
+    name: answer
+    for name, (answer, _, result) in OUTCOMES.items()
+    if result != "unavailable" and name != "changed"
+}
 
 
 @pytest.mark.parametrize("left", [60, 0.5], ids=["time enough", "less than its own"])
@@ -307,6 +317,8 @@ async def test_own_limits_and_disconnects_are_no_failures(monkeypatch: pytest.Mo
     await begun(backend)
     for caller in leaving:
         await leave(caller)
+    assert backend.source.under_way == 0
+    assert {each.outcome for each in calls[-10:]} == {"client disconnected"}
     backend.source.release()
     assert await ask(asked) == Answer(ALICE, "crm")
     assert backend.source.asked == 21
@@ -435,34 +447,6 @@ async def test_a_probe_that_decides_nothing_makes_room_for_the_next(*, leaves: b
 # What it tells
 
 
-NO_USER = "returned something other than a user"
-NO_TEXT = "returned a user with a field that is missing or not text"
-ANOTHER = "returned a user other than requested"
-OUTCOMES: dict[str, tuple[object, str, CallResult]] = {
-    "found": (ALICE, "found", "found"),
-    "not known": (None, "not known here", "not_found"),
-    "not known for a time": (BackendResult(None, ttl=5), "not known here", "not_found"),
-    "unavailable": (DOWN, "down", "unavailable"),
-    "lost": (Unavailable("lost", counts_against_breaker=False), "lost", "unavailable"),
-    "changed": (Broken("changed", counts_against_breaker=False), "changed", "broken"),
-    "unexpected": (KeyError("alice"), "failed with KeyError", "broken"),
-    "cancelled": (asyncio.CancelledError("alice"), "raised CancelledError by itself", "broken"),
-    "text": ("alice", NO_USER, "broken"),
-    "false": (False, NO_USER, "broken"),
-    "answer": (Answer(ALICE), NO_USER, "broken"),
-    "card a number": (User("Free", 4000, "alice"), NO_TEXT, "broken"),  # type: ignore[arg-type]
-    "plan None": (User(None, "4000", "alice"), NO_TEXT, "broken"),  # type: ignore[arg-type]
-    "nickname bytes": (User("Free", "4000", b"alice"), NO_TEXT, "broken"),  # type: ignore[arg-type]
-    "another user": (User("Free", "4000", "bob"), ANOTHER, "broken"),
-    "another case": (
-        User("Free", "4000", "Alice"),
-        f"{ANOTHER}; nickname_case may be the reason",
-        "broken",
-    ),
-    "with the sign": (User("Free", "4000", "@alice"), ANOTHER, "broken"),
-}
-
-
 @pytest.mark.parametrize(("answer", "said", "result"), OUTCOMES.values(), ids=OUTCOMES)
 async def test_every_outcome_is_reported_with_its_duration(
     answer: object, said: str, result: CallResult
@@ -531,7 +515,7 @@ async def test_recovery_logged_once(caplog: pytest.LogCaptureFixture, answer: Us
     assert recovered == [True, False, False, True, False]
 
 
-@pytest.mark.parametrize("answer", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("answer", [row[0] for row in OUTCOMES.values()], ids=OUTCOMES)
 @pytest.mark.parametrize("query", [BY_NICKNAME, BY_CARD], ids=["nickname", "card"])
 async def test_no_log_holds_personal_data(
     caplog: pytest.LogCaptureFixture, query: Query, answer: object
