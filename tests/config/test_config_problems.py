@@ -470,7 +470,8 @@ def test_the_work_to_find_problems_is_linear_in_their_number(problems_in: Proble
         assert len(problems) == 3 * count
         return next(made)
 
-    assert calls(1000) < 6 * calls(200)
+    calls(1)  # the schema is made once
+    assert calls(500) < 6 * calls(100)
 
 
 def test_a_token_with_undecodable_bytes_is_reported(problems_in: ProblemsIn) -> None:
