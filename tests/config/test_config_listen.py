@@ -19,12 +19,14 @@ def listening(*addresses: str) -> str:
 
 
 def test_addresses_are_read_in_their_order(load_text: Load, tmp_path: Path) -> None:
-    text = listening("unix:/run/idv.sock", "127.0.0.1:8080", "[::1]:0", "idv.example:443", "unix:s")
+    text = listening(
+        "unix:/run/idv.sock", "127.0.0.1:8080", "[::1]:0", "idv.example:65535", "unix:s"
+    )
     assert load_text(text).server.addresses == (
         Address(path=Path("/run/idv.sock")),
         Address("127.0.0.1", 8080),
         Address("::1", 0),
-        Address("idv.example", 443),
+        Address("idv.example", 65535),
         Address(path=tmp_path / "s"),
     )
 

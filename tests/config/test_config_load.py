@@ -82,9 +82,12 @@ def test_text_becomes_a_value_of_the_type_of_each_setting(load_text: Load, tmp_p
 
 
 def test_key_without_scopes_and_limits_has_the_defaults(load_text: Load) -> None:
-    _, demo = load_text(EVERY_TYPE).auth.keys
+    shop, demo = load_text(EVERY_TYPE).auth.keys
     assert demo.scopes == ("identify:url", "identify:card")
     assert (demo.limits.requests, demo.limits.misses) == (None, None)
+    text = f"{GOOD}auth: {{keys: [{{id: a, sha256: {'a' * 64}, limits: {{misses: 1/s}}}}]}}"
+    (refused,) = load_text(text).auth.keys
+    assert [each.api_key.misses_log_only for each in (shop, demo, refused)] == [True, False, False]
 
 
 def test_token_and_sha256_give_the_same_digest(load_text: Load) -> None:

@@ -205,6 +205,10 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     ),
     ("logging: {level: '${LEVEL}'}", f"3:18: logging.level: {NO_REFERENCE}"),
     (
+        key(id="a", sha256=DIGEST, owner="'${env:NO}'"),
+        "4:94: auth.keys[0].owner: the environment variable NO is not set",
+    ),
+    (
         "x: ['${env:NOT_SET}']",
         [
             f"3:1: x: unknown setting; known here are {SECTIONS}",
