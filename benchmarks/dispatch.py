@@ -60,7 +60,7 @@ async def missed_find(plan: Plan) -> list[Figure]:
         microseconds("Directory.find, missed", of["find"]),
         microseconds("storing the answer", added("find", "uncached")),
         microseconds("single flight", added("uncached", "chain")),
-        microseconds("the hook idv_identify and the chain", added("chain", "guard")),
+        microseconds("the chain", added("chain", "guard")),
         microseconds("the guard", added("guard", "own")),
         microseconds("YAML Backend.find", of["own"]),
         microseconds("a confirmed canary, of a user who is not found", added("canary", "absent")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,55 +27,42 @@ def later(ticker: Ticker, secret: FileSecret) -> str:
     return secret.get_secret_value()
 
 
-def test_a_new_text_is_read_after_a_second(path: Path) -> None:
-    ticker = Ticker()
-    secret = FileSecret("first", path, ticker)
-    path.write_text("second\n", encoding="utf-8")
-    ticker.now += 0.999
-    assert secret.get_secret_value() == "first"
-    ticker.now += 0.001
-    assert secret.get_secret_value() == "second"
-
-
-def test_a_file_renamed_over_it_is_read(path: Path, tmp_path: Path) -> None:
-    ticker = Ticker()
-    secret = FileSecret("first", path, ticker)
-    assert later(ticker, secret) == "first"
-    other = tmp_path / "other"
-    other.write_text("third\n", encoding="utf-8")
-    os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
-    other.rename(path)
-    assert later(ticker, secret) == "third"
-
-
-def test_a_fifo_in_place_of_the_file_keeps_the_last_secret(path: Path) -> None:
-    """Reading it would block the event loop, as nothing writes to the FIFO."""
-    ticker = Ticker()
-    secret = FileSecret("first", path, ticker)
-    path.unlink()
-    os.mkfifo(path)
-    assert later(ticker, secret) == "first"
-    path.unlink()
-    path.symlink_to("/dev/zero")
-    assert later(ticker, secret) == "first"
-
-
-def test_spaces_of_a_secret_are_kept(path: Path) -> None:
+def test_a_new_text_is_read_after_a_second(path: Path, tmp_path: Path) -> None:
+    """Its spaces are kept. It may also be in a file renamed over the first."""
     ticker = Ticker()
     secret = FileSecret("first", path, ticker)
     path.write_text(" second \n", encoding="utf-8")
-    assert later(ticker, secret) == " second "
+    ticker.now += 0.999
+    assert secret.get_secret_value() == "first"
+    ticker.now += 0.001
+    assert secret.get_secret_value() == " second "
+    other = tmp_path / "other"
+    other.write_text(" third  \n", encoding="utf-8")
+    os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    other.rename(path)
+    assert later(ticker, secret) == " third  "
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff"], ids=["gone", "empty", "line", "?"])
-def test_a_file_without_a_secret_keeps_the_last_one(path: Path, content: bytes | None) -> None:
+NO_SECRET: dict[str, Callable[[Path], object]] = {
+    "gone": lambda _: None,
+    "empty": Path.touch,
+    "line": lambda path: path.write_text("\n"),
+    "binary": lambda path: path.write_bytes(b"\xff"),
+    "fifo": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("put", NO_SECRET.values(), ids=NO_SECRET)
+def test_what_holds_no_secret_keeps_the_last_one(path: Path, put: Callable[[Path], object]) -> None:
+    """Reading a FIFO would block the event loop, as nothing writes to it."""
     ticker = Ticker()
     secret = FileSecret("first", path, ticker)
     assert later(ticker, secret) == "first"
     path.unlink()
-    if content is not None:
-        path.write_bytes(content)
+    put(path)
     assert later(ticker, secret) == "first"
+    path.unlink(missing_ok=True)
     path.write_text("second", encoding="utf-8")
     assert later(ticker, secret) == "second"
 

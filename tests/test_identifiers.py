@@ -2,7 +2,7 @@
 
 import string
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -132,9 +132,14 @@ def test_input_is_accepted_by_the_grammar_and_by_nothing_else(text: str) -> None
     assert outcome(IDENTIFIERS.parse_input, text) == (None if name is None else ByNickname(name))
 
 
-@given(cards)
-def test_a_card_number_is_ascii_digits_and_nothing_else(text: str) -> None:
-    assert outcome(IDENTIFIERS.parse_card, text) == (ByCard(text) if is_card(text) else None)
+@pytest.mark.parametrize("fewest_and_most", [(1, 32), (16, 16), (4, 8)], ids=str)
+@given(text=cards)
+def test_a_card_number_is_ascii_digits_of_the_configured_length(
+    fewest_and_most: tuple[int, int], text: str
+) -> None:
+    identifiers = Identifiers(sites=[], card_length=fewest_and_most)
+    expected = ByCard(text) if is_card(text, *fewest_and_most) else None
+    assert outcome(identifiers.parse_card, text) == expected
 
 
 @given(inputs | cards)
@@ -146,34 +151,38 @@ def test_digits_are_a_card_number_and_other_text_is_input(text: str) -> None:
 
 @pytest.mark.parametrize("identifiers", [IDENTIFIERS, FOLDING], ids=["preserve", "fold"])
 @given(text=right_spellings)
-def test_the_canonical_form_is_a_fixed_point(identifiers: Identifiers, text: str) -> None:
+def test_the_canonical_form_is_a_fixed_point_in_lower_case_if_folded(
+    identifiers: Identifiers, text: str
+) -> None:
     query = identifiers.parse_input(text)
-    assert identifiers.parse_input(f"@{query.nickname}") == query
+    name = named_by(text) or ""
+    assert query.nickname == (name.lower() if identifiers is FOLDING else name)
+    assert identifiers.parse_any(query.text) == query
     for site in identifiers.sites:
         assert identifiers.parse_input(f"{site.prefix}/m/{query.nickname}") == query
 
 
-@given(nicknames)
-def test_case_is_kept_unless_folded(name: str) -> None:
-    assert IDENTIFIERS.parse_input(f"@{name}") == ByNickname(name)
-    assert FOLDING.parse_input(f"@{name}") == ByNickname(name.lower())
-
-
-@pytest.mark.parametrize("fewest_and_most", [(1, 1), (16, 16), (4, 8)], ids=str)
-@given(text=cards)
-def test_length_of_card_numbers_is_configured(fewest_and_most: tuple[int, int], text: str) -> None:
-    identifiers = Identifiers(sites=[], card_length=fewest_and_most)
-    expected = ByCard(text) if is_card(text, *fewest_and_most) else None
-    assert outcome(identifiers.parse_card, text) == expected
-
-
 @pytest.mark.parametrize(
-    ("text", "accepted"),
-    [("@abc", True), ("@ab", False), ("@abcd", False), ("@ABC", False), ("@abc\n", False)],
+    ("pattern", "case", "accepted", "refused"),
+    [
+        ("[a-z]{3}", "preserve", ["abc"], ["ab", "abcd", "ABC", "abc\n"]),
+        ("[a-z]+", "fold", ["abc", "ABC"], ["ab1", "AB\u212a"]),
+        (r"(?i)k|\d|\w+", "preserve", ["K"], ["\u212a", "\u0663", "\u03c3"]),
+        ("a*", "preserve", ["a" * MAX_NICKNAME], ["a" * (MAX_NICKNAME + 1)]),
+    ],
+    ids=["whole", "folded before", "ASCII alone", "maximum length"],
 )
-def test_the_configured_pattern_matches_whole_nicknames(text: str, *, accepted: bool) -> None:
-    identifiers = Identifiers(sites=[], is_nickname=compile_pattern("[a-z]{3}"))
-    assert (outcome(identifiers.parse_input, text) is not None) == accepted
+def test_the_configured_pattern_matches_whole_nicknames(
+    pattern: str, case: Literal["preserve", "fold"], accepted: list[str], refused: list[str]
+) -> None:
+    """The Kelvin sign is a letter k, and an Arabic digit is a digit, to a pattern."""
+    is_nickname = compile_pattern(pattern)
+    identifiers = Identifiers(IDENTIFIERS.sites, is_nickname=is_nickname, nickname_case=case)
+    for name in [*accepted, *refused]:
+        is_accepted = name in accepted
+        for text in (f"@{name}", f"https://profiles.example/m/{name}"):
+            assert (outcome(identifiers.parse_input, text) is not None) == is_accepted
+        assert identifiers.accepts(User("Free", "4000", name)) == is_accepted
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["outer first", "inner first"])
@@ -188,18 +197,14 @@ def test_a_site_within_another_site_has_its_own_users(order: int) -> None:
 @pytest.mark.parametrize(
     ("text", "prefix"),
     [
-        ("https://profiles.example", "https://profiles.example"),
         ("HTTPS://Profiles.EXAMPLE", "https://profiles.example"),
         ("https://profiles.example/", "https://profiles.example"),
         ("https://profiles.example:443", "https://profiles.example"),
         ("http://profiles.example:80/", "http://profiles.example"),
         ("http://profiles.example:443", "http://profiles.example:443"),
-        ("https://profiles.example:8443/", "https://profiles.example:8443"),
         ("http://127.0.0.1:8000", "http://127.0.0.1:8000"),
-        ("http://[::1]:8000", "http://[::1]:8000"),
         ("https://[2001:DB8::1]", "https://[2001:db8::1]"),
-        ("https://example.org/Team/a~b.c", "https://example.org/Team/a~b.c"),
-        ("https://example.org/Team/", "https://example.org/Team"),
+        ("https://example.org/Team/a~b.c/", "https://example.org/Team/a~b.c"),
     ],
 )
 def test_a_site_has_one_canonical_spelling(text: str, prefix: str) -> None:
@@ -210,36 +215,28 @@ def test_a_site_has_one_canonical_spelling(text: str, prefix: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "https://",
         "https:///people",
-        "profiles.example",
         "//profiles.example",
         "ftp://profiles.example",
-        "javascript://profiles.example",
         "https:profiles.example",
-        "https://me@profiles.example",
+        "https://*.example",
         "https://me:secret@profiles.example",
+        "https://[::1",
         "https://profiles.example?a=b",
         "https://profiles.example/#top",
         "https://profiles.example:",
-        "https://profiles.example:http",
         "https://profiles.example:\u0664\u0664\u0663",
-        "https://profiles.example/a b",
+        "https://profiles.example/\u00e9",
         "https://profiles.example/a%20b",
         "https://profiles.example/a//b",
         "https://profiles.example/.",
-        "https://profiles.example/./a",
-        "https://profiles.example/a/..",
         "https://profiles.example/../a",
         "https://profiles.example\\m",
         "https://profiles.example\n",
         " https://profiles.example",
         "https://pro\u017files.example",
         "https://\u212a.example",
-        "https://profiles.example/\u00e9",
-        "https://[::1",
-        "https://*.example",
     ],
     ids=ascii,
 )
@@ -277,32 +274,6 @@ def test_folding_makes_no_other_nickname_valid_than_case_can(name: str) -> None:
     assert FOLDING.accepts(User("Free", "4000", name)) == is_nickname(name)
 
 
-def test_other_scripts_are_refused_whatever_the_pattern() -> None:
-    """The Kelvin sign is a letter k, and an Arabic digit is a digit, to a pattern."""
-    identifiers = Identifiers(sites=[], is_nickname=compile_pattern(r"(?i)k|\d|\w+"))
-    assert identifiers.parse_nickname("K")
-    for text in ("\u212a", "\u0663", "\u03c3"):
-        with pytest.raises(InvalidFormat):
-            identifiers.parse_nickname(text)
-        assert not identifiers.accepts(User("Free", "4000", text))
-
-
-def test_nickname_has_a_maximum_length_whatever_its_pattern() -> None:
-    identifiers = Identifiers(sites=[], is_nickname=compile_pattern("a*"))
-    assert identifiers.parse_nickname("a" * MAX_NICKNAME)
-    with pytest.raises(InvalidFormat):
-        identifiers.parse_nickname("a" * (MAX_NICKNAME + 1))
-
-
-def test_case_is_folded_before_the_pattern_is_applied() -> None:
-    small = Identifiers(
-        sites=IDENTIFIERS.sites, is_nickname=compile_pattern("[a-z]+"), nickname_case="fold"
-    )
-    assert small.parse_input("@ALICE") == ByNickname("alice")
-    assert small.parse_input("https://profiles.example/m/Alice") == ByNickname("alice")
-    assert small.accepts(User("Free", "4000", "Alice"))
-
-
 def test_an_error_does_not_repeat_the_input() -> None:
     for text in ("@alice!", "https://evil.example/m/alice", "alice"):
         with pytest.raises(InvalidFormat) as caught:
@@ -322,8 +293,3 @@ def test_a_repr_holds_no_personal_data(value: object) -> None:
     for text in (repr(value), str(value), f"{value}"):
         assert "alice" not in text
         assert "4000" not in text
-
-
-def test_the_text_of_a_query_parses_to_the_query() -> None:
-    for query in (ByNickname("alice"), ByCard("4000")):
-        assert IDENTIFIERS.parse_any(query.text) == query

@@ -16,16 +16,6 @@ from tornado_idv import strict_json
 KIB = 1024
 LIMIT = 0.1
 """Seconds of CPU time; linear work takes under 10 ms, the quadratic kind seconds."""
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | TEXTS,
-    lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner),
-    max_leaves=20,
-)
 BRACKETS = st.recursive(
     st.text('[{}]"\\a'),
     lambda inner: st.lists(inner) | st.dictionaries(st.text('[{}]"\\a'), inner),
@@ -33,18 +23,7 @@ BRACKETS = st.recursive(
 )
 FRAGMENTS = st.lists(
     st.sampled_from(
-        [
-            *'[]{}",:\\1é \n-.',
-            '\\"',
-            "\\\\",
-            "[],",
-            '"a":',
-            '{"":',
-            '"",',
-            "\\u0000",
-            "1e9,",
-            "9" * 99,
-        ]
+        [*'[]{}",:\\1é \n-.', '\\"', "\\\\", "[],", '"a":', '{"":', "\\u0000", "1e9,", "9" * 99]
     ),
     min_size=1,
     max_size=6,
@@ -65,31 +44,28 @@ def filled(start: str, repeated: str, size: int) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [16 * KIB, 64 * KIB], ids=["a request", "an upstream response"])
 @given(start=st.sampled_from(["", "[" * 257, "[]," * 129, '{"a":' * 300, '"']), fragment=FRAGMENTS)
 @example(start="[" * 200 + "]" * 200 + "[" * 57 + '"', fragment='\\"')
-@settings(deadline=None, max_examples=60)
-def test_any_document_is_decided_in_linear_time(size: int, start: str, fragment: str) -> None:
-    document = filled(start, fragment, size)
+@settings(deadline=None, max_examples=40)
+def test_any_document_is_decided_in_linear_time(start: str, fragment: str) -> None:
+    document = filled(start, fragment, 64 * KIB)
     for keep_numbers in (False, True):
         work = (seconds_of_work(document, keep_numbers=keep_numbers) for _ in range(3))
         assert min(work) < LIMIT
 
 
-@given(VALUES)
-def test_valid_json_is_read_as_by_the_standard_library(value: object) -> None:
-    document = json.dumps(value)
-    assert strict_json.loads(document) == strict_json.loads(document.encode()) == value
-
-
 @given(value=BRACKETS, depth=st.integers(0, 4))
 def test_depth_counts_arrays_and_objects_outside_strings(value: object, depth: int) -> None:
+    """By default, 256 levels are allowed."""
     document = json.dumps(value, ensure_ascii=False)
+    wrapped = "[" * (256 - depth) + document + "]" * (256 - depth)
     if depth_of(value) > depth:
-        with pytest.raises(ValueError, match="nested too deep"):
-            strict_json.loads(document, max_depth=depth)
+        for text, limit in ((document, {"max_depth": depth}), (wrapped, {})):
+            with pytest.raises(ValueError, match="nested too deep"):
+                strict_json.loads(text, **limit)
     else:
         assert strict_json.loads(document, max_depth=depth) == value
+        assert strict_json.loads(wrapped)
 
 
 def depth_of(value: object) -> int:
@@ -100,36 +76,20 @@ def depth_of(value: object) -> int:
     return 0
 
 
-@pytest.mark.parametrize("brackets", ["[]", '{"a":}'], ids=["arrays", "objects"])
-def test_nesting_of_256_is_accepted_and_of_257_is_not(brackets: str) -> None:
-    opening, closing = brackets[:-1], brackets[-1]
-    strict_json.loads(opening * 255 + "[]" + closing * 255)
-    with pytest.raises(ValueError, match="nested too deep"):
-        strict_json.loads(opening * 256 + "[]" + closing * 256)
-
-
 @pytest.mark.parametrize(
     "document",
     [
         b"",
-        b" ",
         b"\xef\xbb\xbf{}",
         b'{"a": "\xff"}',
-        b'"\xed\xa0\x80"',
         "{}".encode("utf-16"),
         b'{"a": NaN}',
         b"[-Infinity]",
         b"1e999",
-        b"-1e999",
         b"9" * 9000,
-        b'{"a": 1, "b": 2, "a": 1}',
         b'[{"a": [{"b": 1, "b": 2}]}]',
         b"{} {}",
         b'{"a": ',
-        b"'a'",
-        b"[1,]",
-        b"01",
-        b'"\x00"',
         b"\xc2\xa01",
     ],
     ids=repr,
@@ -144,6 +104,7 @@ def test_numbers_are_kept_as_written_on_request(number: str) -> None:
     kept = strict_json.loads(f'[{number}, "{number}"]', keep_numbers=True)
     assert kept == [number, number]
     assert [type(each) for each in kept] == [strict_json.Number, str]
+    assert strict_json.loads(b" [1.5, 2, null, true]\n") == [1.5, 2, None, True]
 
 
 def test_a_call_stack_that_is_nearly_full_is_no_recursion_error() -> None:
@@ -164,16 +125,7 @@ def test_a_call_stack_that_is_nearly_full_is_no_recursion_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", True),
-        ("a", True),
-        ("é", True),
-        ("\U0001f600", True),
-        ("\ud800", False),
-        ("é\udc00", False),
-    ],
-    ids=ascii,
+    ("text", "expected"), [("a", True), ("\U0001f600", True), ("é\udc00", False)], ids=ascii
 )
 def test_lone_surrogate_is_not_unicode(text: str, *, expected: bool) -> None:
     assert strict_json.is_unicode(text) is expected

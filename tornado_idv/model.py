@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
-_PRIVATE = {"body", "card_number", "nickname", "profile_url", "text"}
+_PRIVATE = {"body", "card_number", "nickname", "profile_url"}
 
 
 class _Record(Struct, frozen=True, gc=False):
@@ -41,11 +41,11 @@ class ByNickname(_Record, frozen=True):
     """The query for the user with a nickname, in canonical form without ``@``."""
 
     nickname: str
-    text: str = ""
-    """The canonical text: ``@`` and the nickname. It is always computed; an argument is ignored."""
 
-    def __post_init__(self) -> None:
-        force_setattr(self, "text", f"@{self.nickname}")
+    @property
+    def text(self) -> str:
+        """The canonical text: ``@`` and the nickname."""
+        return f"@{self.nickname}"
 
 
 class ByCard(_Record, frozen=True):

@@ -48,8 +48,6 @@ def loads(document: bytes | str, *, max_depth: int = 256, keep_numbers: bool = F
 
 def is_unicode(text: str) -> bool:
     """Return whether ``text`` can be encoded in UTF-8, that is, contains no lone surrogate."""
-    if text.isascii():
-        return True
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -23,12 +23,8 @@ NO_HOST = "must be an IP address or the name of a host, without a port"
 NO_PATTERN = "not a regular expression; look-around and back references are not supported"
 NO_WHOLE = "must be a whole number, written in digits alone"
 NO_NETWORK = "must be an IP address, a network like 10.0.0.0/8 or fd00::/8, or unix:"
-NO_NETWORKS = (
-    *("proxy.example", "10.0.0", "''", "10.0.0.0/33"),
-    *("10.0.0.1:80", "'[::1]'", "fe80::1%eth0", "10.0.0.0/255.0.0.0"),
-)
+NO_NETWORKS = ("proxy.example", "''", "10.0.0.0/33", "fe80::1%eth0", "10.0.0.0/255.0.0.0")
 NO_BASE_PATH = "must be empty or like /identity, without a slash at the end"
-NO_SIZE = "not a size; write a number and B, KiB, MiB or GiB, like 16KiB"
 NO_RATE = "not a rate; write a number, / and a period, like 100/second or 300/10 minutes"
 NO_REFERENCE = "not a reference; write ${env:NAME}, ${file:path}, or $${ for a literal ${"
 ONE_WORKER = (
@@ -64,18 +60,12 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
         "server: {workers: many}",
         "3:19: server.workers: must be a whole number from 1 to 256, or auto",
     ),
-    ("server:", "3:8: server: must be a mapping; it is empty"),
     ('server: {host: "127.0.0.1:80"}', f"3:16: server.host: {NO_HOST}"),
-    ("server: {host: [a]}", "3:16: server.host: must be text, not a list"),
     ("server: {port: http}", f"3:16: server.port: {NO_WHOLE}"),
     ("server: {port: 65536}", "3:16: server.port: must be at most 65535"),
-    ("server: {port: {http: 80}}", "3:16: server.port: must be a whole number, not a mapping"),
-    ("server: {base_path: /x/}", f"3:21: server.base_path: {NO_BASE_PATH}"),
     ("server: {base_path: /../x}", f"3:21: server.base_path: {NO_BASE_PATH}"),
-    ("server: {max_body: 16384}", f"3:20: server.max_body: {NO_SIZE}"),
     ("server: {max_body: 2MiB}", "3:20: server.max_body: must be from 1B to 1MiB"),
     ("server: {body_timeout: 0s}", "3:24: server.body_timeout: must be greater than 0"),
-    ("server: {request_timeout: 0ms}", "3:27: server.request_timeout: must be greater than 0"),
     ("server: {max_body: 0B}", "3:20: server.max_body: must be from 1B to 1MiB"),
     (
         "limits: {requests: 100, misses: '300', failed_auth: }",
@@ -84,10 +74,6 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
             f"3:33: limits.misses: {NO_RATE}",
             f"3:53: limits.failed_auth: {NO_RATE}",
         ],
-    ),
-    (
-        "limits: {requests: 0/second}",
-        "3:20: limits.requests: the number of a rate must be from 1 to 1000000000",
     ),
     (
         "limits: {requests: {count: 1, seconds: 1}}",
@@ -102,10 +88,9 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     ),
     ("limits: {misses: {log_only: true}}", "3:18: limits.misses.rate: is missing"),
     ("limits: {misses: [1/s]}", "3:18: limits.misses: must be a mapping, not a list"),
-    ("server: {max_connections: 0}", "3:27: server.max_connections: must be at least 1"),
     (
         "server:\n  trusted_proxies:" + "".join(f"\n  - {each}" for each in NO_NETWORKS),
-        [f"{5 + i}:5: server.trusted_proxies[{i}]: {NO_NETWORK}" for i in range(8)],
+        [f"{5 + i}:5: server.trusted_proxies[{i}]: {NO_NETWORK}" for i in range(5)],
     ),
     (
         "server: {trusted_proxies: [10.0.0.1/8, 'fd00::1/8']}",
@@ -124,24 +109,15 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
         ],
     ),
     (
-        "server: {trusted_proxies: 10.0.0.1}",
-        "3:27: server.trusted_proxies: must be a list, not text",
-    ),
-    (
         "server:\n  drain:\n    delay: now\n    timeout: [1s]",
         [
             f"5:12: server.drain.delay: {NO_DURATION}",
             "6:14: server.drain.timeout: must be a number, not a list",
         ],
     ),
-    ("cache: {negative_ttl: -1s}", f"3:23: cache.negative_ttl: {NO_DURATION}"),
     (
         'identifiers: {nickname_pattern: "[a-z"}',
         f"3:33: identifiers.nickname_pattern: {NO_PATTERN}",
-    ),
-    (
-        "identifiers: {nickname_case: lower}",
-        "3:30: identifiers.nickname_case: must be preserve or fold",
     ),
     ("identifiers: {card_length: [1]}", "3:28: identifiers.card_length[1]: is missing"),
     (
@@ -163,11 +139,8 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
             "3:32: logging.format: must be auto, console or json",
         ],
     ),
-    ("demo: maybe", "3:7: demo: must be true or false"),
     ("demo: true\nserver: {workers: 2}", f"4:19: {ONE_WORKER}"),
-    ("demo: true\nserver: {workers: auto}", f"4:19: {ONE_WORKER}"),
     ("auth:\n  keys:", "4:8: auth.keys: must be a list; it is empty"),
-    (key(sha256=DIGEST), "4:5: auth.keys[0].id: is missing"),
     (key(id="shop"), "4:5: auth.keys[0]: needs sha256; a demo or loopback allows token"),
     (
         key(id="a", token=TOKEN, sha256=DIGEST),
@@ -184,20 +157,12 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
         "4:20: auth.keys[0].token: the token's check digits are wrong; it was mistyped or cut",
     ),
     (
-        "server: {host: 0.0.0.0}\n" + key(id="a", token=TOKEN),
-        f"5:20: auth.keys[0].token: {NO_PLAIN_TOKEN}",
-    ),
-    (
         "server: {host: idv.example}\ndemo: no\n" + key(id="a", token=TOKEN),
         f"6:20: auth.keys[0].token: {NO_PLAIN_TOKEN}",
     ),
     (
         key(id="a", sha256=DIGEST, scopes="[identify]"),
         "4:96: auth.keys[0].scopes[0]: must be identify:url, identify:card or admin",
-    ),
-    (
-        key(id="a", sha256=DIGEST, scopes="[]"),
-        "4:95: auth.keys[0].scopes: too few items: at least 1, not 0",
     ),
     (key(id="a", sha256=DIGEST, expires="2027"), f"4:96: auth.keys[0].expires: {NO_DATE}"),
     (
@@ -208,10 +173,6 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
         ),
     ),
     (
-        key(id="a", sha256=DIGEST, expires="{}"),
-        "4:96: auth.keys[0].expires: must be a date and time, not a mapping",
-    ),
-    (
         key(
             id="a", sha256=DIGEST, not_before="2027-01-01T00:00Z", expires="2027-01-01T01:00+01:00"
         ),
@@ -220,18 +181,16 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     (
         (
             "auth:\n  keys:\n"
+            f"  - {{id: a, token: {TOKEN}}}\n"
+            f"  - {{id: b, sha256: {hashlib.sha256(TOKEN.encode()).hexdigest().upper()}}}\n"
             f"  - {{id: a, sha256: {DIGEST}}}\n"
-            f"  - {{id: a, sha256: {'b' * 64}}}\n"
-            f"  - {{id: a, sha256: {'c' * 64}}}"
+            f"  - {{id: a, sha256: {'b' * 64}}}"
         ),
         [
-            "6:10: auth.keys[1].id: another key has this id, see line 5",
+            "6:21: auth.keys[1].sha256: another key has this token, see line 5",
             "7:10: auth.keys[2].id: another key has this id, see line 5",
+            "8:10: auth.keys[3].id: another key has this id, see line 5",
         ],
-    ),
-    (
-        f"auth:\n  keys:\n  - {{id: a, sha256: {DIGEST}}}\n  - {{id: b, sha256: {'A' * 64}}}",
-        "6:21: auth.keys[1].sha256: another key has this token, see line 5",
     ),
     (
         "server: {host: 0.0.0.0}\n" + key(id="a", token='"${env:NO_TOKEN}"'),
@@ -244,12 +203,11 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
             "4:26: auth.keys[0].sha256: the file two cannot be read: No such file or directory",
         ],
     ),
-    (
-        "logging: {level: '${file:.}'}",
-        "3:18: logging.level: the file . cannot be read: Is a directory",
-    ),
     ("logging: {level: '${LEVEL}'}", f"3:18: logging.level: {NO_REFERENCE}"),
-    ("logging: {level: '${env:LEVEL'}", f"3:18: logging.level: {NO_REFERENCE}"),
+    (
+        key(id="a", sha256=DIGEST, owner="'${env:NO}'"),
+        "4:94: auth.keys[0].owner: the environment variable NO is not set",
+    ),
     (
         "x: ['${env:NOT_SET}']",
         [
@@ -262,18 +220,16 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
 KEY_MEMBERS = "id, sha256, token, owner, scopes, not_before, expires, limits"
 SITE = "profile_sites: [https://profiles.example]\n"
 KINDS = "the kinds are remote, table"
+OF_TABLES = ", ".join([*BackendOptions.model_fields, "path", "columns"])
 
 WHOLE_FILES: list[tuple[str, str | list[str]]] = [
     ("", ["1:1: profile_sites: is missing", "1:1: backends: is missing"]),
-    ("- profile_sites", "1:1: must be a mapping, not a list"),
     ("profile_sites", "1:1: must be a mapping, not text"),
     ("demo: &on true", "1:7: anchors and aliases are refused; write the value out"),
-    (f"{SITE}{SITE}", "2:1: duplicate member, first on line 1"),
     (
         GOOD.replace("https://profiles.example", "profiles.example"),
         "1:17: profile_sites[0]: not a site address; write it like https://profiles.example",
     ),
-    (f"{SITE}backends: []", "2:11: backends: too few items: at least 1, not 0"),
     (
         f"{SITE}backends:\n  members: {{kind: table}}",
         "3:3: backends: must be a list, not a mapping",
@@ -287,19 +243,11 @@ WHOLE_FILES: list[tuple[str, str | list[str]]] = [
         ],
     ),
     (
-        GOOD.replace("profile_sites", "profile_site"),
-        '1:1: profile_site: unknown setting; did you mean "profile_sites"?',
-    ),
-    (
         f"profile_site: []\n{GOOD.replace('[https://profiles.example]', '[]')}",
         [
             '1:1: profile_site: unknown setting; did you mean "profile_sites"?',
             "2:16: profile_sites: too few items: at least 1, not 0",
         ],
-    ),
-    (
-        f'{SITE}backends: [{{name: a, kind: table, path: "a\\0b"}}]',
-        "2:41: backends[0].path: not a path; it holds a NUL character",
     ),
     (
         f"{GOOD}auth: {{keys: [{{id: a, token:{TOKEN}}}, {{id:b, sha256: {DIGEST}}}]}}",
@@ -425,33 +373,28 @@ def test_an_invalid_file_is_reported_at_its_positions(
     assert problems_in(text) == ([problems] if isinstance(problems, str) else problems)
 
 
-def test_a_token_and_its_digest_are_duplicates(problems_in: ProblemsIn) -> None:
-    sha256 = hashlib.sha256(TOKEN.encode()).hexdigest()
-    keys = f"auth:\n  keys:\n  - {{id: a, token: {TOKEN}}}\n  - {{id: b, sha256: {sha256}}}"
-    assert problems_in(GOOD + keys) == [
-        "6:21: auth.keys[1].sha256: another key has this token, see line 5"
-    ]
-
-
-def test_an_unknown_kind_is_one_problem_if_one_kind_is_installed(
-    problems_in: ProblemsIn, kinds: Kinds
-) -> None:
-    text = f"{SITE}backends: [{{name: a, kind: remote, url: x, timeout: x}}]"
-    assert problems_in(text, kinds=Kinds({"table": kinds.backends["table"]})) == [
-        "2:28: backends[0].kind: unknown kind; the kinds are table"
-    ]
-
-
-def test_an_unknown_option_is_reported_if_one_kind_is_installed(
-    problems_in: ProblemsIn, kinds: Kinds
-) -> None:
-    text = f"{SITE}backends: [{{name: a, kind: table, path: x, table: x}}]"
-    assert problems_in(text, kinds=Kinds({"table": kinds.backends["table"]})) == [
+@pytest.mark.parametrize(
+    ("backend", "count", "reported"),
+    [
         (
-            "2:44: backends[0].table: unknown setting; known here are "
-            f"{', '.join(BackendOptions.model_fields)}, path, columns"
-        )
-    ]
+            "kind: remote, timeout: x",
+            1,
+            "2:28: backends[0].kind: unknown kind; the kinds are table",
+        ),
+        (
+            "kind: table, path: x, table: x",
+            1,
+            f"2:44: backends[0].table: unknown setting; known here are {OF_TABLES}",
+        ),
+        ("kind: x", 0, "2:12: backends[0]: no kind of backend is installed; install a plugin"),
+    ],
+    ids=["another kind", "another option", "no kind at all"],
+)
+def test_a_backend_is_one_problem_if_one_kind_is_installed_or_none(
+    problems_in: ProblemsIn, kinds: Kinds, backend: str, count: int, reported: str
+) -> None:
+    installed = Kinds({"table": kinds.backends["table"]} if count else {})
+    assert problems_in(f"{SITE}backends: [{{name: a, {backend}}}]", kinds=installed) == [reported]
 
 
 def test_a_type_without_a_message_is_reported_as_not_valid(
@@ -466,12 +409,6 @@ def test_a_type_without_a_message_is_reported_as_not_valid(
     text = f"{SITE}backends: [{{name: a, kind: odd, phase: canary}}]"
     assert problems_in(text, kinds=Kinds({"odd": OddBackend})) == [
         "2:40: backends[0].phase: is not valid"
-    ]
-
-
-def test_without_any_kind_every_backend_is_a_problem(problems_in: ProblemsIn) -> None:
-    assert problems_in(GOOD, kinds=Kinds()) == [
-        "2:12: backends[0]: no kind of backend is installed; install a plugin"
     ]
 
 
@@ -500,9 +437,7 @@ demo: {canary}
     "text",
     [
         "auth: {keys: [{id: a, token:CANARY}]}",
-        "auth: {keys: [{id: a, token:CANARY, sha256: x}]}",
         "auth: {keys: [{id: a, tokn:CANARY}]}",
-        "auth: {keys: [{id: a, CANARY}]}",
         "auth: {keys: [{CANARY: {a: '${env:NO}'}}]}",
         "CANARY: 1",
         "token:CANARY: 1",
@@ -539,7 +474,8 @@ def test_the_work_to_find_problems_is_linear_in_their_number(problems_in: Proble
         assert len(problems) == 3 * count
         return next(made)
 
-    assert calls(1000) < 6 * calls(200)
+    calls(1)  # the schema is made once
+    assert calls(500) < 6 * calls(100)
 
 
 def test_a_token_with_undecodable_bytes_is_reported(problems_in: ProblemsIn) -> None:
@@ -548,9 +484,3 @@ def test_a_token_with_undecodable_bytes_is_reported(problems_in: ProblemsIn) -> 
     assert problems_in(GOOD + keys, {"ODD": "\udcff" * 16}) == [
         "3:30: auth.keys[0].token: must be text"
     ]
-
-
-def test_the_first_hundred_unknown_settings_get_a_suggestion(problems_in: ProblemsIn) -> None:
-    """As many as are printed: each takes time to find."""
-    problems = problems_in(GOOD + "\n".join(f"demo{i:03}: 1" for i in range(110)))
-    assert ["did you mean" in problem for problem in problems] == [True] * 100 + [False] * 10

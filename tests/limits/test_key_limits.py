@@ -19,6 +19,7 @@ from tornado_idv.units import Rate
 HUNDRED = Rate(100, 100)
 STRICT, GENEROUS = Rate(1, 86400), Rate(100, 1)
 # In binary fractions, so that floats are exact.
+# In binary fractions, so that floats are exact.
 RATES = st.builds(Rate, st.integers(0, 20).map(lambda n: 2**n), st.sampled_from([1, 7, 600, 86400]))
 TIMES = (st.integers(0, 1024) | st.integers(0, 2**30)).map(lambda n: n / 1024)
 PAUSES = st.lists(TIMES, min_size=1, max_size=60)
@@ -56,7 +57,10 @@ def allowed(limits: KeyLimits, attempts: int) -> int:
 def test_a_request_is_allowed_exactly_when_a_token_bucket_allows_it(
     rate: Rate, pauses: list[float]
 ) -> None:
-    """The bucket holds the count, and gains a token for each interval."""
+    """The bucket holds the count, and gains a token for each interval.
+
+    A refused request is allowed after the wait, and not before.
+    """
     clock = Ticker()
     limits = limits_of(KeyLimiter(rate, clock=clock, capacity=8))
     interval = Fraction(rate.seconds) / rate.count
@@ -64,25 +68,13 @@ def test_a_request_is_allowed_exactly_when_a_token_bucket_allows_it(
     for pause in pauses:
         clock.now += pause
         tokens = min(Fraction(rate.count), tokens + Fraction(pause) / interval)
-        assert (limits.acquire() is None) == (tokens >= 1)
-        tokens -= tokens >= 1
-
-
-@given(st.sampled_from([1, 2, 32]), st.sampled_from([1, 7, 600]), TIMES)
-def test_the_next_request_is_allowed_after_the_wait_and_not_before(
-    count: int, seconds: int, pause: float
-) -> None:
-    clock = Ticker()
-    limits = limits_of(KeyLimiter(Rate(count, seconds), clock=clock, capacity=8))
-    assert allowed(limits, count + 5) == count
-    clock.now += pause
-    while (exceeded := limits.acquire()) is None:
-        pass
-    assert 0 <= exceeded.retry_after - exceeded.wait < 1
-    clock.now += exceeded.wait - 1 / 1024
-    assert limits.acquire() is not None
-    clock.now += 1 / 1024
-    assert allowed(limits, 2) == 1
+        exceeded = limits.acquire()
+        assert (exceeded is None) == (tokens >= 1)
+        if exceeded is None:
+            tokens -= 1
+        else:
+            assert exceeded.wait == (1 - tokens) * interval
+            assert 0 <= exceeded.retry_after - exceeded.wait < 1
 
 
 _ROUNDING = Fraction(1, 10**6)
@@ -133,17 +125,12 @@ def test_the_longer_wait_counts_if_both_limits_are_exceeded(clock: Ticker) -> No
         assert (exceeded.limit.name, exceeded.retry_after) == (name, wait)
 
 
-def test_misses_cost_nothing_without_a_limit_of_misses(clock: Ticker) -> None:
-    limits = limits_of(KeyLimiter(HUNDRED, clock=clock))
-    for _ in range(100):
-        limits.charge_miss()
-    assert allowed(limits, 150) == 100
-
-
-def test_log_only_refuses_nothing_and_logs_once_a_minute(
+def test_log_only_refuses_no_miss_and_logs_once_a_minute(
     clock: Ticker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limits = limits_of(KeyLimiter(misses=Rate(2, 3600), misses_log_only=True, clock=clock))
+    """It logs what would have been refused: it ends when the budget would be available again."""
+    limiter = KeyLimiter(Rate(200, 200), Rate(2, 3600), misses_log_only=True, clock=clock)
+    limits = limits_of(limiter)
     for _ in range(100):
         assert limits.acquire() is None
         limits.charge_miss()
@@ -152,34 +139,14 @@ def test_log_only_refuses_nothing_and_logs_once_a_minute(
         "key shop exceeds its limit of misses (2/hour): without log_only its lookups would get 429"
     ] * 2
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
-
-
-def test_log_only_counts_what_would_have_been_allowed(
-    clock: Ticker, caplog: pytest.LogCaptureFixture
-) -> None:
-    """After an attack the log ends when the budget would be available again."""
-    limits = limits_of(KeyLimiter(misses=Rate(2, 3600), misses_log_only=True, clock=clock))
-    for _ in range(1000):
-        limits.acquire()
-        limits.charge_miss()
     clock.now += 1800
     caplog.clear()
-    limits.acquire()
+    assert allowed(limits, 250) == 200
     assert caplog.records == []
 
 
-def test_log_only_still_limits_requests(clock: Ticker) -> None:
-    limiter = KeyLimiter(HUNDRED, Rate(1, 3600), misses_log_only=True, clock=clock)
-    limits = limits_of(limiter)
-    limits.charge_miss()
-    assert allowed(limits, 150) == 100
-
-
-def test_a_key_without_limits_has_none(clock: Ticker) -> None:
-    assert KeyLimiter(clock=clock).of(key()) is None
-
-
 def test_own_limits_replace_the_general_ones(clock: Ticker) -> None:
+    """Each limit has its own log_only."""
     limiter = KeyLimiter(HUNDRED, Rate(1, 3600), misses_log_only=True, clock=clock)
     own = limits_of(limiter, "own", requests=Rate(5, 5), misses=Rate(2, 3600))
     assert allowed(own, 10) == 5
@@ -188,19 +155,15 @@ def test_own_limits_replace_the_general_ones(clock: Ticker) -> None:
     assert allowed(own, 1) == 1
     own.charge_miss()
     clock.now += 5
-    assert allowed(own, 1) == 0  # its misses have no log_only
-    assert allowed(limits_of(limiter, "other"), 150) == 100
-
-
-def test_log_only_of_own_misses_is_no_log_only_of_the_general_ones(clock: Ticker) -> None:
-    limiter = KeyLimiter(misses=Rate(1, 3600), clock=clock)
-    own = limits_of(limiter, "own", misses=Rate(1, 3600), misses_log_only=True)
-    other = limits_of(limiter, "other", misses_log_only=True)
-    for each in (own, other):
-        each.charge_miss()
-    assert (own.acquire(), own.spent_misses()) == (None, None)
-    assert other.acquire() is not None
-    assert other.spent_misses() is not None
+    assert allowed(own, 1) == 0
+    assert own.spent_misses() is not None
+    other = limits_of(limiter, "other", misses_log_only=False)
+    other.charge_miss()
+    assert allowed(other, 150) == 100
+    assert other.spent_misses() is None
+    logged = limits_of(limiter, "logged", misses=Rate(1, 3600), misses_log_only=True)
+    logged.charge_miss()
+    assert allowed(logged, 1) == 1
 
 
 def test_a_changed_key_keeps_what_it_has_used(clock: Ticker) -> None:
@@ -249,55 +212,31 @@ def test_each_process_bounds_the_wait_by_a_new_limit(clock: Ticker) -> None:
     assert [allowed(limits_of(each), 1) for each in limiters] == [1, 0]
 
 
-def test_more_generous_wait_of_an_unused_key_is_not_extended(clock: Ticker) -> None:
-    """A new limit never takes away what the key has not used."""
-    limiter = KeyLimiter(STRICT, clock=clock)
-    limits_of(limiter)
-    limiter.configure(HUNDRED, None, misses_log_only=False)
-    assert allowed(limits_of(limiter), 150) == 100
-
-
-def test_log_only_alone_can_be_changed(clock: Ticker) -> None:
-    limiter = KeyLimiter(misses=Rate(1, 3600), misses_log_only=True, clock=clock)
+def test_general_limits_can_be_changed_and_removed(clock: Ticker) -> None:
+    """A new limit never takes away what a key has not used."""
+    limiter = KeyLimiter(STRICT, Rate(1, 3600), misses_log_only=True, clock=clock)
     limits_of(limiter).charge_miss()
-    assert allowed(limits_of(limiter), 1) == 1
-    limiter.configure(None, Rate(1, 3600), misses_log_only=False)
-    assert allowed(limits_of(limiter), 1) == 0
-
-
-def test_general_limits_can_be_removed(clock: Ticker) -> None:
-    limiter = KeyLimiter(STRICT, STRICT, clock=clock)
-    limits_of(limiter)
+    for requests, log_only, count in ((HUNDRED, True, 100), (None, False, 0), (None, True, 150)):
+        limiter.configure(requests, Rate(1, 3600), misses_log_only=log_only)
+        assert allowed(limits_of(limiter), 150) == count
     limiter.configure(None, None, misses_log_only=False)
     assert limiter.of(key()) is None
-    limiter.configure(None, HUNDRED, misses_log_only=False)
-    assert limiter.of(key()) is not None
-
-
-def test_the_limits_of_one_key_are_one_object(clock: Ticker) -> None:
-    limiter, one = KeyLimiter(HUNDRED, clock=clock), key()
-    assert limiter.of(one) is limiter.of(one)
+    limiter.configure(HUNDRED, None, misses_log_only=False)
+    assert limiter.of(one := key()) is limiter.of(one) is not None
 
 
 def test_keys_beyond_the_capacity_are_limited_too(
     clock: Ticker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each with its own count, and the first ones are not affected."""
-    limiter = KeyLimiter(HUNDRED, clock=clock, capacity=4)
-    all_limits = [limits_of(limiter, f"key-{i}") for i in range(10)]
-    assert [allowed(each, 150) for each in all_limits] == [100] * 10
-    (record,) = caplog.records
-    assert record.getMessage().startswith("the shared memory for limits is full after 4 keys")
-
-
-def test_key_beyond_the_capacity_keeps_what_it_has_used(clock: Ticker) -> None:
-    """Also with another token, and after many other keys."""
+    """Each with its own count, also with another token, and the first ones are not affected."""
     limiter = KeyLimiter(HUNDRED, clock=clock, capacity=4)
     names = [f"key-{i}" for i in range(10)]
     assert [allowed(limits_of(limiter, name), 60) for name in names] == [60] * 10
     tokens = [ApiKey(name, f"another {name}".encode()) for name in names]
     found = [limits for limits in map(limiter.of, tokens) if limits]
     assert [allowed(limits, 60) for limits in found] == [40] * 10
+    (record,) = caplog.records
+    assert record.getMessage().startswith("the shared memory for limits is full after 4 keys")
 
 
 def test_memory_is_bounded_however_many_keys_come_and_go(clock: Ticker) -> None:

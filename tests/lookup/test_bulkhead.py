@@ -49,29 +49,19 @@ class Harness:
         return granted
 
 
-async def test_as_many_enter_as_there_are_places() -> None:
-    bulkhead = Bulkhead(2)
-    assert [bulkhead.try_acquire() for _ in range(3)] == [True, True, False]
-    bulkhead.release()
-    assert [bulkhead.try_acquire() for _ in range(2)] == [True, False]
-
-
-async def test_many_more_wait_than_there_are_permits() -> None:
-    harness = Harness()
-    names = [str(number) for number in range(1000)]
-    await harness.wait(*names)
-    assert harness.bulkhead.can_queue
-    assert await harness.release(1000) == names
-
-
-async def test_number_of_waiters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ends", ["cancelled", "too late"])
+async def test_queue_is_full_until_its_waiters_have_left(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
     monkeypatch.setattr(module, "MAX_WAITING", 2)
     harness = Harness()
-    assert harness.bulkhead.can_queue
-    waiters = [await harness.wait(name) for name in "ab"]
+    waiters = [await harness.wait(name, seconds=2) for name in "ab"]
     assert not harness.bulkhead.can_queue
-    for waiter in waiters:
-        waiter.cancel()
+    if ends == "cancelled":
+        for waiter in waiters:
+            waiter.cancel()
+    else:
+        await harness.clock.advance(2)
     await asyncio.wait(waiters)
     assert harness.bulkhead.can_queue
 
@@ -128,16 +118,6 @@ async def test_waiter_gets_no_permit_after_its_deadline() -> None:
     assert await harness.release() == ["b"]
     await harness.release()
     assert harness.bulkhead.in_use == 0
-
-
-async def test_waiters_past_their_deadline_leave_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_WAITING", 3)
-    harness = Harness()
-    waiter = await harness.wait("a", "b", "c", seconds=2)
-    await harness.clock.advance(2)
-    await waiter
-    await harness.settle()
-    assert harness.bulkhead.can_queue
 
 
 async def test_cancelled_waiter_is_skipped() -> None:

@@ -86,35 +86,21 @@ async def test_an_error_raised_on_expiry_is_not_replaced_by_a_timeout() -> None:
         await breaking()
 
 
-async def test_the_outer_of_two_limits_is_the_one_that_ends() -> None:
-    with pytest.raises(TimeoutError), after(0) as outer, after(60) as inner:
-        await asyncio.Event().wait()
-    assert outer.expired
-    assert not inner.expired
-
-
-async def test_an_expired_key_is_reported() -> None:
+async def test_expired_keys_are_reported_unless_they_are_discarded_before() -> None:
+    """Also a key that is added when there was none for a while."""
     reported: list[str] = []
     deadlines, clock = DeadlineQueue(reported.append), LoopClock()
-    deadlines.add("late", clock() + 20)
-    deadlines.add("early", clock() + 10)
-    clock.forward(10)
-    await _a_turn()
-    assert reported == ["early"]
-    clock.forward(10)
-    await _a_turn()
-    assert reported == ["early", "late"]
-
-
-async def test_a_discarded_key_is_not_reported() -> None:
-    reported: list[str] = []
-    deadlines, clock = DeadlineQueue(reported.append), LoopClock()
-    deadlines.add("done", clock() + 10)
-    deadlines.add("late", clock() + 20)
+    for key, seconds in (("late", 20), ("early", 10), ("done", 10)):
+        deadlines.add(key, clock() + seconds)
     deadlines.discard("done")
-    clock.forward(20)
+    for expired in (["early"], ["early", "late"]):
+        clock.forward(10)
+        await _a_turn()
+        assert reported == expired
+    deadlines.add("another", clock() + 10)
+    clock.forward(10)
     await _a_turn()
-    assert reported == ["late"]
+    assert reported == ["early", "late", "another"]
 
 
 async def test_the_callback_may_discard_another_key_and_add_a_new_one() -> None:
@@ -134,16 +120,6 @@ async def test_the_callback_may_discard_another_key_and_add_a_new_one() -> None:
     clock.forward(10)
     await _a_turn()
     assert reported == ["first", "third"]
-
-
-async def test_a_key_is_reported_also_when_there_were_none_for_a_while() -> None:
-    reported: list[str] = []
-    deadlines, clock = DeadlineQueue(reported.append), LoopClock()
-    for key in ("first", "second"):
-        deadlines.add(key, clock() + 10)
-        clock.forward(10)
-        await _a_turn()
-    assert reported == ["first", "second"]
 
 
 def test_deadlines_close_together_cause_few_scans() -> None:

@@ -7,7 +7,14 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from support.fakes.clock_and_backends import CardsOnly, FakeBackend, LoopClock, Ticker, running
+from support.fakes.clock_and_backends import (
+    CardsOnly,
+    FakeBackend,
+    LoopClock,
+    Source,
+    Ticker,
+    running,
+)
 from support.fakes.directories import (
     ALICE,
     BROKEN,
@@ -20,13 +27,11 @@ from support.fakes.directories import (
     counts,
     directory,
     failure,
-    lifetime,
 )
 from support.http.http_server import until
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.model import Answer, ByCard, ByNickname, Query
 
 
@@ -57,102 +62,105 @@ class FailingObserver:
 # The chain
 
 
-async def test_a_user_is_found_with_the_backend_the_time_and_the_bytes() -> None:
+async def test_an_answer_has_the_backend_the_time_and_the_bytes() -> None:
     answer = await directory(FakeBackend(ALICE)).find(QUERY)
     assert answer == Answer(ALICE, "crm", 1000.0, b"Free")
-
-
-async def test_a_user_that_no_backend_knows_is_not_found() -> None:
-    answer = await directory(*chain(None, None)).find(QUERY)
+    answer = await directory(FakeBackend(None)).find(QUERY)
     assert answer == Answer(None, None, 1000.0, b"not found", ttl=30.0)
 
 
-async def test_backends_are_asked_in_the_order_of_the_file() -> None:
-    reported: list[BackendCall] = []
-    backends = [FakeBackend(None, name) for name in ("c", "a", "b")]
-    await directory(*backends, on_backend_result=reported.append).find(QUERY)
-    assert [asked.backend for asked in reported] == ["c", "a", "b"]
-
-
-async def test_the_first_user_wins_and_the_rest_are_not_asked() -> None:
-    """Their coroutines are closed unstarted: a warning would fail this test."""
-    backends = chain(None, ALICE, OTHER_ALICE)
-    answer = await directory(*backends).find(QUERY)
-    assert (answer.user, answer.backend) == (ALICE, "b")
-    assert counts(backends) == [1, 1, 0]
-
-
-ONE_FAILING: dict[str, tuple[object, type[LookupFailed], str]] = {
-    "unavailable": (DOWN, Unavailable, "down"),
-    "broken": (BROKEN, Broken, "two users"),
+FAIL, SKIP = "fail", "continue"
+NOBODY, FOUND, FAILED = "not_found", "found", "unavailable"
+CHAINS = {
+    "first user": ((None, ALICE, OTHER_ALICE), FAIL, (ALICE, "b", False), [NOBODY, FOUND]),
+    "nobody": ((None, None), FAIL, (None, None, False), [NOBODY, NOBODY]),
+    "unavailable": ((None, DOWN, ALICE), FAIL, (Unavailable, "b", "down"), [NOBODY, FAILED]),
+    "broken": ((None, BROKEN, ALICE), FAIL, (Broken, "b", "two users"), [NOBODY, "broken"]),
+    "skipped, user": ((None, DOWN, ALICE), SKIP, (ALICE, "c", True), [NOBODY, FAILED, FOUND]),
+    "skipped, broken": (
+        (DOWN, BROKEN, ALICE),
+        SKIP,
+        (Broken, "b", "two users"),
+        [FAILED, "broken"],
+    ),
+    "skipped alone": ((DOWN,), SKIP, (Unavailable, "a", "down"), [FAILED]),
+    "skipped first": ((DOWN, None), SKIP, (Unavailable, "a", "down"), [FAILED, NOBODY]),
+    "skipped last": ((None, DOWN), SKIP, (Unavailable, "b", "down"), [NOBODY, FAILED]),
+    "skipped both": ((DOWN, DOWN), SKIP, (Unavailable, "b", "down"), [FAILED, FAILED]),
 }
-each_failing = pytest.mark.parametrize(
-    ("answer", "kind", "reason"), ONE_FAILING.values(), ids=ONE_FAILING
-)
 
 
-@each_failing
-async def test_a_failing_backend_ends_the_chain(
-    answer: object, kind: type[LookupFailed], reason: str
+@pytest.mark.parametrize(("answers", "on_unavailable", "end", "calls"), CHAINS.values(), ids=CHAINS)
+async def test_backends_are_called_in_order_up_to_the_one_that_decides(
+    answers: tuple[object, ...], on_unavailable: str, end: tuple[object, ...], calls: list[str]
 ) -> None:
-    """A user of a later backend may be another one, so none is named."""
-    backends = chain(None, answer, ALICE)
-    error = await failure(directory(*backends))
-    assert type(error) is kind
-    assert (error.backend, error.reason) == ("b", reason)
-    assert counts(backends) == [1, 1, 0]
+    """A user of a backend after a failed one may be another, and without a user it may be known.
 
-
-@each_failing
-async def test_with_continue_an_unavailable_backend_is_passed_over_and_no_broken_one(
-    answer: object, kind: type[LookupFailed], reason: str
-) -> None:
-    backends = chain(None, answer, ALICE, on_unavailable="continue")
+    The coroutines of the rest are closed unstarted: a warning would fail this test.
+    """
+    backends = chain(*answers, on_unavailable=on_unavailable)
     asked = directory(*backends)
-    if kind is Broken:
+    explanation = await asked.explain(QUERY)
+    assert [each.result for each in explanation.calls] == calls
+    assert [each.backend for each in explanation.calls] == [*"abc"[: len(calls)]]
+    assert counts(backends) == [1] * len(calls) + [0] * (len(backends) - len(calls))
+    is_failure = isinstance(end[0], type)
+    assert explanation.result == ("undetermined" if is_failure else FOUND if end[0] else NOBODY)
+    if is_failure:
         error = await failure(asked)
-        assert (type(error), error.backend, error.reason) == (Broken, "b", reason)
-        assert counts(backends) == [1, 1, 0]
+        assert (type(error), error.backend, error.reason) == end
     else:
-        found = await asked.find(QUERY)
-        assert (found.user, found.backend, found.degraded) == (ALICE, "c", True)
+        answer = await asked.find(QUERY)
+        assert (answer.user, answer.backend, answer.degraded) == end
 
 
 @pytest.mark.parametrize(
-    "answers",
-    [(DOWN,), (DOWN, None), (None, DOWN), (None, DOWN, None), (DOWN, DOWN)],
-    ids=["alone", "first", "last", "between", "both"],
+    ("answer", "result", "end"),
+    [
+        (Answer(ALICE, "own"), FOUND, FOUND),
+        (None, NOBODY, NOBODY),
+        (KeyError("alice"), "undetermined", "broken"),
+    ],
+    ids=["found", "not found", "broken"],
 )
-async def test_a_user_unknown_to_the_rest_is_never_not_found_while_one_backend_fails(
-    answers: tuple[object, ...],
-) -> None:
-    backends = chain(*answers, on_unavailable="continue")
-    error = await failure(directory(*backends))
-    assert (type(error), error.reason) == (Unavailable, "down")
-    assert counts(backends) == [1] * len(answers)
+async def test_plugins_are_called_after_the_backends(answer: object, result: str, end: str) -> None:
+    own = OwnDispatch(answer)
+    asked = directory(backend := FakeBackend(None), plugins=[own])
+    explanation = await asked.explain(QUERY)
+    assert explanation.result == result
+    assert [each.result for each in explanation.calls] == [NOBODY, end]
+    backend.source.answer = ALICE
+    assert len((await asked.explain(QUERY)).calls) == 1
+    assert own.source.asked == 1
 
 
-async def test_a_broken_backend_after_a_skipped_one_ends_the_chain() -> None:
-    backends = chain(DOWN, BROKEN, ALICE, on_unavailable="continue")
-    assert isinstance(await failure(directory(*backends)), Broken)
-    assert counts(backends) == [1, 1, 0]
+async def test_explained_lookup_is_not_cached_and_does_not_read_the_cache() -> None:
+    asked = directory(backend := FakeBackend(None))
+    assert (await asked.find(QUERY)).user is None
+    backend.source.answer = ALICE
+    assert (await asked.explain(QUERY)).result == FOUND
+    assert (await asked.find(QUERY)).user is None
 
 
-@pytest.mark.parametrize(("first", "seconds"), [(DOWN, 30), (None, 300)], ids=["skipped", "asked"])
-async def test_a_user_found_after_a_skipped_backend_is_remembered_for_a_shorter_time(
-    first: object, seconds: float
-) -> None:
-    ticker = Ticker()
-    backends = chain(first, ALICE, on_unavailable="continue")
-    asked = directory(*backends, ticker=ticker)
-    assert await lifetime(ticker, asked, *backends) == seconds
+async def test_explained_lookup_of_a_backend_that_hangs_ends_with_the_timeout() -> None:
+    clock, backend = LoopClock(), FakeBackend(ALICE, timeout=60)
+    backend.source.hold()
+    explaining = asyncio.create_task(directory(backend, timeout=2).explain(QUERY))
+    await asyncio.wait_for(backend.source.begun.wait(), timeout=5)
+    clock.forward(2.1)
+    explanation = await explaining
+    assert explanation.result == "undetermined"
+    assert [each.backend for each in explanation.calls] == ["crm"]
 
 
 @pytest.mark.parametrize("backends", [[], [CardsOnly(ALICE)]], ids=["none", "cards only"])
 async def test_a_query_that_no_backend_serves_is_unavailable(backends: list[FakeBackend]) -> None:
-    error = await failure(directory(*backends))
+    asked = directory(*backends)
+    error = await failure(asked)
     assert isinstance(error, Unavailable)
     assert str(error) == "no backend serves ByNickname queries"
+    explanation = await asked.explain(QUERY)
+    assert (explanation.result, explanation.calls) == ("undetermined", [])
     assert counts(backends) == [0] * len(backends)
 
 
@@ -180,39 +188,6 @@ async def test_failure_that_is_not_memoized_is_that_of_one_lookup() -> None:
     assert (await asked.find(QUERY)).found
 
 
-@pytest.mark.parametrize(
-    ("own", "seconds"), [(None, 300), (7, 7), (400, 400), (0, 1)], ids=["none", "less", "more", "0"]
-)
-async def test_user_is_remembered_for_backend_s_own_time(own: float | None, seconds: float) -> None:
-    ticker = Ticker()
-    backends = FakeBackend(None, "other", cache_ttl=3), FakeBackend(ALICE, cache_ttl=own)
-    asked = directory(*backends, ticker=ticker)
-    assert await lifetime(ticker, asked, *backends) == seconds
-
-
-@pytest.mark.parametrize(
-    ("own", "seconds"),
-    [((None, None), 30), ((7, None), 7), ((7, 5), 5), ((60, 90), 60), ((60, None), 30)],
-    ids=str,
-)
-async def test_an_absence_is_remembered_for_the_shortest_time_of_all(
-    own: tuple[float | None, float | None], seconds: float
-) -> None:
-    """A backend without a time of its own has that of the cache section."""
-    ticker = Ticker()
-    backends = [
-        FakeBackend(None, str(number), negative_ttl=each) for number, each in enumerate(own)
-    ]
-    asked = directory(*backends, ticker=ticker)
-    assert await lifetime(ticker, asked, *backends) == seconds
-
-
-async def test_an_absence_takes_no_time_from_a_backend_that_does_not_serve_it() -> None:
-    ticker, backend = Ticker(), FakeBackend(None)
-    asked = directory(CardsOnly(None, "cards", negative_ttl=3), backend, ticker=ticker)
-    assert await lifetime(ticker, asked, backend) == 30
-
-
 @pytest.mark.parametrize("error", [DOWN, BROKEN], ids=repr)
 async def test_expired_user_is_served_stale_while_no_backend_is_available(
     error: LookupFailed,
@@ -233,13 +208,17 @@ async def test_expired_user_is_served_stale_while_no_backend_is_available(
 # Changes of data
 
 
-async def test_a_backend_s_change_drops_its_users_and_every_absence() -> None:
+async def test_a_backend_s_change_drops_its_users_later_ones_and_every_absence() -> None:
+    """The first that knows a user wins, so it must be asked again."""
     first, second = chain(None, None)
     asked = directory(first, second)
     assert not (await asked.find(QUERY)).found
+    second.source.answer = ALICE
+    second.notify_changed()
+    assert (await asked.find(QUERY)).backend == "b"
     first.source.answer = ALICE
     first.notify_changed()
-    assert (await asked.find(QUERY)).user is ALICE
+    assert (await asked.find(QUERY)).backend == "a"
     first.source.answer = OTHER_ALICE
     second.notify_changed()
     assert (await asked.find(QUERY)).user is ALICE
@@ -247,18 +226,9 @@ async def test_a_backend_s_change_drops_its_users_and_every_absence() -> None:
     assert (await asked.find(QUERY)).user is OTHER_ALICE
 
 
-async def test_a_change_in_an_earlier_backend_is_seen_in_what_a_later_one_answered() -> None:
-    """The first that knows a user wins, so it must be asked again."""
-    first, second = chain(None, ALICE)
-    asked = directory(first, second)
-    assert (await asked.find(QUERY)).backend == "b"
-    first.source.answer = OTHER_ALICE
-    first.notify_changed()
-    assert (await asked.find(QUERY)).backend == "a"
-
-
 async def test_a_change_of_one_user_keeps_the_answers_of_the_others() -> None:
     backend = FakeBackend(ALICE)
+    backend.notify_changed()  # before anyone listens
     asked = directory(backend)
     assert (await asked.find(QUERY)).user is ALICE
     backend.source.answer = OTHER_ALICE
@@ -266,12 +236,6 @@ async def test_a_change_of_one_user_keeps_the_answers_of_the_others() -> None:
     assert (await asked.find(QUERY)).user is ALICE
     backend.notify_changed(ByNickname("bob"), ByCard(ALICE.card_number))
     assert (await asked.find(QUERY)).user is OTHER_ALICE
-
-
-async def test_a_backend_s_change_before_anyone_listens_is_harmless() -> None:
-    backend = FakeBackend(ALICE)
-    backend.notify_changed()
-    assert (await directory(backend).find(QUERY)).user is ALICE
 
 
 # Many at once, and the deadline
@@ -374,97 +338,87 @@ async def test_a_refresh_that_fails_leaves_what_is_remembered_to_its_end(error: 
     assert (await asked.find(QUERY)).stale
 
 
-async def looked_up(asked: Directory, ticker: Ticker, count: int) -> list[ByCard]:
-    """So many queries, with answers that are late in their TTL."""
+async def late_hits(count: int, **options: float) -> tuple[Directory, Source, list[ByCard], Ticker]:
+    """A directory, its source, and so many queries with answers that are late in their TTL."""
+    ticker, own = Ticker(), OwnDispatch(Answer(ALICE, "own"))
+    asked = directory(plugins=[own], ticker=ticker, **options)
     queries = [ByCard(str(number)) for number in range(count)]
     for query in queries:
         await asked.find(query)
     ticker.now += 250
-    return queries
+    own.source.most_under_way = 0
+    return asked, own.source, queries, ticker
 
 
 async def test_four_refreshes_run_at_once_and_the_others_wait() -> None:
-    ticker, own = Ticker(), OwnDispatch(Answer(ALICE, "own"))
-    asked = directory(plugins=[own], ticker=ticker)
-    queries = await looked_up(asked, ticker, 12)
-    own.source.most_under_way = 0
-    own.source.hold()
+    asked, source, queries, _ = await late_hits(12)
+    source.hold()
     for query in queries:
         asked.get_cached(query)
     for _ in range(3):
-        await asyncio.wait_for(own.source.begun.wait(), timeout=5)
-        own.source.release()
-        own.source.hold()
+        await asyncio.wait_for(source.begun.wait(), timeout=5)
+        source.release()
+        source.hold()
         await landed(asked)
-    assert own.source.most_under_way == 4
-    assert own.source.asked == 24
+    assert (source.most_under_way, source.asked) == (4, 24)
 
 
 async def test_refreshes_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tornado_idv.lookup.single_flight._MAX_WAITING_REFRESHES", 6)
-    ticker, own = Ticker(), OwnDispatch(Answer(ALICE, "own"))
-    asked = directory(plugins=[own], ticker=ticker)
-    for query in await looked_up(asked, ticker, 12):
+    asked, source, queries, _ = await late_hits(12)
+    for query in queries:
         asked.get_cached(query)
-    await until(lambda: own.source.asked == 18)
+    await until(lambda: source.asked == 18)
     await asked.join()
-    assert own.source.asked == 18
+    assert source.asked == 18
 
 
 async def test_refreshes_that_never_end_keep_neither_others_nor_callers_waiting() -> None:
-    clock, ticker, own = LoopClock(), Ticker(), OwnDispatch(Answer(ALICE, "own"))
-    asked = directory(plugins=[own], ticker=ticker, timeout=2)
-    queries = await looked_up(asked, ticker, 5)
-    own.source.stubborn = True
-    gate = own.source.hold()
+    clock = LoopClock()
+    asked, source, queries, ticker = await late_hits(5, timeout=2)
+    source.stubborn = True
+    gate = source.hold()
     for query in queries:
         asked.get_cached(query)
-    await asyncio.wait_for(own.source.begun.wait(), timeout=5)
-    assert own.source.under_way == 4
-    own.source.hold().set()
+    await asyncio.wait_for(source.begun.wait(), timeout=5)
+    assert source.under_way == 4
+    source.hold().set()
     clock.forward(2.1)
-    await asyncio.wait_for(own.source.begun.wait(), timeout=5)
+    await asyncio.wait_for(source.begun.wait(), timeout=5)
     ticker.now += 50
     assert not (await asked.find(ByCard("0"))).stale, "it is asked for again"
     gate.set()
     await asked.join()
-    assert own.source.asked == 11
+    assert source.asked == 11
 
 
 async def test_refreshes_that_wait_can_be_stopped() -> None:
-    ticker, own = Ticker(), OwnDispatch(Answer(ALICE, "own"))
-    asked = directory(plugins=[own], ticker=ticker)
-    queries = await looked_up(asked, ticker, 6)
+    asked, source, queries, _ = await late_hits(6)
     before = asyncio.all_tasks()
-    own.source.hold()
+    source.hold()
     for query in queries:
         asked.get_cached(query)
-    await asyncio.wait_for(own.source.begun.wait(), timeout=5)
+    await asyncio.wait_for(source.begun.wait(), timeout=5)
     flights = running(asked._single_flight)
     asked.stop_refreshing()
     await until(lambda: asyncio.all_tasks() == before | flights)
-    own.source.release()
+    source.release()
     await landed(asked)
-    assert own.source.asked == 10
+    assert source.asked == 10
 
 
 # Observers
 
 
 async def test_observers_hear_of_every_lookup_also_from_the_cache() -> None:
+    """And once of a lookup that callers share."""
     observers = Observer(), Observer()
     asked = directory(FakeBackend(ALICE), plugins=observers)
-    answers = [await asked.find(QUERY), await asked.find(QUERY)]
-    for observer in observers:
-        assert observer.heard == [(QUERY, answers[0], False), (QUERY, answers[1], True)]
-
-
-async def test_observers_hear_of_a_lookup_once_though_callers_share_it() -> None:
-    observer = Observer()
-    asked = directory(FakeBackend(ALICE), plugins=[observer])
     first, second = await asyncio.gather(asked.find(QUERY), asked.find(QUERY))
     assert (first.coalesced, second.coalesced) == (False, True)
-    assert observer.heard == [(QUERY, first, False)]
+    hit = await asked.find(QUERY)
+    for observer in observers:
+        assert observer.heard == [(QUERY, first, False), (QUERY, hit, True)]
 
 
 async def test_observers_hear_of_a_lookup_that_all_callers_have_left() -> None:

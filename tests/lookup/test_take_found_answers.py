@@ -39,25 +39,20 @@ def new(ticker: Ticker) -> AnswerCache:
 async def test_found_answers_of_kept_backends_alone_are_taken(
     cache: AnswerCache, new: AnswerCache
 ) -> None:
+    """No absence, no failure, and no answer that the old cache still stores."""
     await remember(cache, ALICE, ELSEWHERE)
     await remember(cache, BOB, FOUND_BOB)
     await remember(cache, ByCard("77"), ABSENT)
-    new.take_found_answers(cache, ["members"], flights(cache).queries)
-    assert new.get(BOB) is FOUND_BOB
-    assert [new.describe(each) for each in (ALICE, ByCard("77"))] == ["absent"] * 2
-    assert new.get_stale(ALICE) is None
-    assert new.sizes["found"] == 1
-
-
-async def test_what_the_old_cache_still_stores_is_not_in_the_new_one(
-    cache: AnswerCache, new: AnswerCache
-) -> None:
+    await failure(cache, Source(Unavailable("down")), ByCard("78"))
     source = Source(FOUND)
     caller = await held(cache, source)
     new.take_found_answers(cache, ["members"], flights(cache).queries)
     source.release()
     assert await caller is FOUND
-    assert new.get(ALICE) is None
+    assert new.get(BOB) is FOUND_BOB
+    assert [new.describe(each) for each in (ALICE, ByCard("77"), ByCard("78"))] == ["absent"] * 3
+    assert new.get_stale(ALICE) is None
+    assert new.sizes["found"] == 1
 
 
 async def test_running_lookup_may_end_with_the_stale_answer_that_was_there(
@@ -81,12 +76,6 @@ async def test_running_lookup_may_end_with_the_stale_answer_that_was_there(
     assert (await callers[1]).stale
     cache.apply(Purge(("members",)))
     assert cache.get_stale(BOB) is None
-
-
-async def test_failures_are_not_taken(cache: AnswerCache, new: AnswerCache) -> None:
-    await failure(cache, Source(Unavailable("down")))
-    new.take_found_answers(cache, ["members"], flights(cache).queries)
-    assert new.describe(ALICE) == "absent"
 
 
 async def test_directory_without_kept_backends_takes_no_answer(ticker: Ticker) -> None:

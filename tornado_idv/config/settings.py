@@ -139,12 +139,10 @@ class ServerSettings(Options):
 
     @property
     def scheme(self) -> str:
-        """The scheme of the service's URLs: http or https."""
         return "https" if self.tls else "http"
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """The addresses to listen on."""
         return self.listen or (Address(self.host, self.port),)
 
     def warning(self, addresses: Sequence[Address]) -> str | None:

@@ -45,7 +45,6 @@ def is_loopback(host: str) -> bool:
 
 
 def is_host(text: str) -> bool:
-    """Return whether ``text`` is an IP address or a valid host name."""
     return is_ip_address(text) or _HOST_NAME.fullmatch(text) is not None
 
 

@@ -44,5 +44,4 @@ def printable(line: str) -> str:
 
     Line breaks are escaped, too, so no value can look like a separate line.
     """
-    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
-    return shown.encode("utf-8", "backslashreplace").decode()
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)

@@ -54,12 +54,11 @@ def idv_commands(tools: CommandTools) -> Sequence[click.Command]:  # type: ignor
 def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | None]:  # type: ignore[empty-body]
     """Look a user up. The service calls this hook for each uncached lookup.
 
-    The service itself implements the hook for each configured backend. The implementation of a
-    plugin is ``async def``. It is awaited after all backends, even with ``tryfirst``, and only if
-    no backend found the user. Before ``deadline`` (seconds of the event loop's clock), it returns
-    an `Answer` with the user, or ``None`` for "not known here". An `Answer` without a user also
-    means "not known here", and can limit the time to live of this result. If the result cannot be
-    determined, it raises `Unavailable` or `Broken`.
+    The implementation is ``async def``. It is awaited after all backends, even with ``tryfirst``,
+    and only if no backend found the user. Before ``deadline`` (seconds of the event loop's clock),
+    it returns an `Answer` with the user, or ``None`` for "not known here". An `Answer` without a
+    user also means "not known here", and can limit the time to live of this result. If the result
+    cannot be determined, it raises `Unavailable` or `Broken`.
     """
 
 

@@ -6,8 +6,7 @@ by one interval. A limit of 100 events allows an event while the TAT is at most 
 of the clock. So it allows a burst of 100 events, and then one event per interval. As a float, the
 TAT is exact to 15 ns for the first four years of uptime.
 
-The library `limits` (5.8, in memory) takes 7 to 16 times as long for one decision. In that time,
-the fast path sends a whole response (docs/reference/limits.md has the figures).
+The library `limits` (5.8, in memory) takes several times as long for one decision.
 
 The TATs are in shared memory, so processes forked later share their limits. They are changed
 without a lock: simultaneous events of two processes may count as one event.

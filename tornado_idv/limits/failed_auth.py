@@ -25,8 +25,7 @@ from tornado_idv.units import Rate
 class FailedAuthLimiter:
     """Rate limit for requests without a valid key, by client address.
 
-    If ``rate`` is ``None``, there is no limit. ``clock`` returns monotonic seconds. ``secret`` is
-    the key of the hash.
+    If ``rate`` is ``None``, there is no limit. ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -35,12 +34,11 @@ class FailedAuthLimiter:
         *,
         places: int = 65_536,
         clock: Callable[[], float] = time.monotonic,
-        secret: bytes | None = None,
     ) -> None:
         self._limit: Limit | None = None
         self._places = places
         self._clock = clock
-        self._secret = secrets.token_bytes(16) if secret is None else secret
+        self._secret = secrets.token_bytes(16)  # the key of the hash
         self._tats = memoryview(mmap(-1, 2 * places * 8)).cast("d")
         self.configure(rate)
 

@@ -95,21 +95,12 @@ class KeyLimits(Struct, eq=False):
         Each lookup may be a miss. So the limit of misses must have room for all of them, but only
         `charge_miss` counts misses.
         """
-        # The conditions repeat `Limit.exceeded` inline: its calls would slow the fast path.
         now = self.clock()
-        tats, at, requests, misses = self.tats, self.at, self.requests, self.misses
-        tat = tats[at]
-        if (
-            lookups > 1
-            or (requests is not None and tat - now > requests.tolerance)
-            or (misses is not None and tats[at + 1] - now > misses.tolerance)
-        ):
-            exceeded = self._exceeded(now, lookups)
-            if exceeded is not None:
-                return exceeded
-        if requests is not None:
-            tats[at] = (tat if tat > now else now) + lookups * requests.interval  # noqa: FURB136 - max is slower
-        return None
+        exceeded = self._exceeded(now, lookups)
+        if exceeded is None and self.requests is not None:
+            tats, at = self.tats, self.at
+            tats[at] = max(tats[at], now) + lookups * self.requests.interval
+        return exceeded
 
     def bound_wait(self) -> None:
         """Reduce the TATs, so that the key waits for at most one interval of its limits.
@@ -173,7 +164,6 @@ class KeyLimiter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._general = requests, misses, misses_log_only
-        self._has_general = requests is not None or misses is not None
         self._capacity = capacity
         self._clock = clock
         table = memoryview(mmap(-1, capacity * _FIELDS * 8))
@@ -191,12 +181,12 @@ class KeyLimiter:
         """
         if self._general != (requests, misses, misses_log_only):
             self._general = requests, misses, misses_log_only
-            self._has_general = requests is not None or misses is not None
             self._by_digest = {}
 
     def of(self, key: ApiKey) -> KeyLimits | None:
         """Return the limits of a key, or ``None`` if no limit applies to it."""
-        if not self._has_general and key.requests is None and key.misses is None:
+        requests, misses, _ = self._general
+        if not (requests or misses or key.requests or key.misses):
             return None
         limits = self._by_digest.get(key.digest)
         return limits if limits is not None and limits.key is key else self._resolve(key)

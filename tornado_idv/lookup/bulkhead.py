@@ -32,7 +32,6 @@ class Bulkhead:
 
     @property
     def in_use(self) -> int:
-        """The number of permits in use."""
         return self._limit - self._free
 
     @property

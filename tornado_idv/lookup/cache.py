@@ -26,8 +26,6 @@ from tornado_idv.options import Duration, Options, WholeNumber
 _Count = Annotated[WholeNumber, Field(ge=1)]
 _Fraction = Annotated[float, Field(ge=0, le=1)]
 
-_LRU_TOUCH_INTERVAL = 10.0
-"""Hits update the LRU position of an entry at most once in this number of seconds."""
 _OF_ABSENCES = Epoch()
 """The `Epoch` in "not found" entries. It never expires, because a purge removes these entries."""
 
@@ -109,22 +107,24 @@ class AnswerCache:
 
     def get(self, query: Query) -> Answer | None:
         """Return the fresh cached answer or ``None``. The call does no I/O and never waits."""
-        text = query.text
-        entry = self._found.find(text) or self._negative.find(text)
-        if entry is None or entry.epoch.expired:
+        text, now = query.text, self.timer()
+        entry = self._find_fresh(text, now)
+        if entry is None:
             return None
-        now = self.timer()
-        if now >= entry.next_check:
-            if now >= entry.fresh_until:
-                return None
-            self._on_hit(query, entry, now)
+        (self._found if entry.answer.found else self._negative).touch(text)
+        if now >= entry.refresh_at:
+            entry.refresh_at = entry.fresh_until  # one refresh for each entry
+            self.on_late_hit(query)
         return entry.answer
 
     def peek(self, query: Query) -> Answer | None:
         """Return the same answer as `get`, without an LRU update and without a refresh."""
-        entry = self._found.find(query.text) or self._negative.find(query.text)
-        is_fresh = entry and not entry.epoch.expired and self.timer() < entry.fresh_until
-        return entry.answer if entry and is_fresh else None
+        entry = self._find_fresh(query.text, self.timer())
+        return None if entry is None else entry.answer
+
+    def _find_fresh(self, text: str, now: float) -> Entry | None:
+        entry = self._found.find(text) or self._negative.find(text)
+        return None if entry is None or entry.epoch.expired or now >= entry.fresh_until else entry
 
     def get_failure(self, query: Query) -> LookupFailed | None:
         """Return the memoized failure of a recent lookup, or ``None``."""
@@ -154,7 +154,7 @@ class AnswerCache:
         if before is None or before.epoch.expired or before.stale_until < now + seconds:
             epoch = self._epochs[answer.backend]
             # The answer is fresh until now, so `get` never returns it.
-            self._found.put(query.text, Entry(answer, epoch, now, now, now + seconds, now))
+            self._found.put(query.text, Entry(answer, epoch, now, now, now + seconds))
 
     def found_entries(self) -> Iterator[Iterable[tuple[str, Entry]]]:
         """Yield the entries of found users in groups, each with the text of its query.
@@ -188,7 +188,6 @@ class AnswerCache:
                 self._found.sweep()
 
     def describe(self, query: Query) -> CacheState:
-        """Return the state of a query in the cache."""
         if answer := self.peek(query) or self.get_stale(query):
             return "stale" if answer.stale else "found" if answer.found else "not_found"
         return "failure" if self.get_failure(query) else "absent"
@@ -220,7 +219,7 @@ class AnswerCache:
             entries, epoch = self._found, self._epochs[answer.backend]
             refresh_at = now + ttl * limits.refresh_ahead
         stale_until = fresh_until + stale_ttl
-        entries.put(text, Entry(answer, epoch, fresh_until, refresh_at, stale_until, now))
+        entries.put(text, Entry(answer, epoch, fresh_until, refresh_at, stale_until))
 
     def drop_user(self, query: Query) -> None:
         """Drop a user that a lookup no longer finds from all `related` caches and their `calls`."""
@@ -253,11 +252,3 @@ class AnswerCache:
         elif purge.backends:
             self._found.sweep()
         self.on_purge()
-
-    def _on_hit(self, query: Query, entry: Entry, now: float) -> None:
-        entries = self._found if entry.answer.found else self._negative
-        entries.touch(query.text)
-        if now >= entry.refresh_at:
-            entry.refresh_at = entry.fresh_until  # one refresh for each entry
-            self.on_late_hit(query)
-        entry.next_check = min(now + _LRU_TOUCH_INTERVAL, entry.refresh_at)

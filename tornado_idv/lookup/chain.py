@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Callable, Coroutine, Sequence
+from math import inf
+from typing import Any, Literal, NamedTuple
 
 import pluggy
 from pluggy import HookImpl
 
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
-from tornado_idv.interfaces import hookspecs
-from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.lookup.cache import AnswerCache
-from tornado_idv.lookup.guard import BackendCall, Call, Guard, NamedCall, outcome_of
+from tornado_idv.lookup.guard import BackendCall, Guard, outcome_of
 from tornado_idv.model import Answer, Query, User
 from tornado_idv.plugin_calls import is_cancelled
 
 _log = logging.getLogger(__name__)
-_Observe = Callable[[str, Call], Call]
+_Call = Coroutine[Any, Any, Answer | None]
+_Observe = Callable[[str, _Call], _Call]
 
 
 class Explanation(NamedTuple):
@@ -36,10 +36,9 @@ class Explanation(NamedTuple):
 
 
 class Chain:
-    """Calls the hook ``idv_identify`` for a lookup: the guards in order, then the plugins.
+    """Calls the guards in order, then the hook ``idv_identify`` of ``plugins``.
 
-    To call the guards first, a separate plugin manager contains them and the implementations of
-    this hook in ``plugins``. `Directory` explains the other parameters.
+    `Directory` explains the other parameters.
     """
 
     def __init__(
@@ -54,20 +53,11 @@ class Chain:
         self._encode = encode
         self._timeout = timeout
         self._timer = cache.timer
-        manager = pluggy.PluginManager(hookspecs.PROJECT)
-        manager.add_hookspecs(hookspecs)
-        of_plugins = map(_PluginDispatch, plugins.hook.idv_identify.get_hookimpls())
-        # pluggy calls the last registered one first: guards precede plugins, even `tryfirst` ones.
-        for each in (*of_plugins, *reversed(guards)):
-            manager.register(each)
-        self._hook = manager.hook.idv_identify
-        default = cache.limits.negative_ttl
-        self._negative_ttls: dict[type[Query], float] = {}
-        for kind in get_args(Query):
-            options = [each.backend.options for each in guards if kind in each.backend.serves]
-            ttls = (default if each.negative_ttl is None else each.negative_ttl for each in options)
-            self._negative_ttls[kind] = min(ttls, default=default)
-        self._canaries = {each.name: each.canaries for each in guards}
+        self._default_negative_ttl = cache.limits.negative_ttl
+        # As pluggy does, call the implementation that was registered last first.
+        of_plugins = reversed(plugins.hook.idv_identify.get_hookimpls())
+        self._sources: Sequence[Guard | _PluginDispatch]
+        self._sources = [*guards, *map(_PluginDispatch, of_plugins)]
 
     async def find(self, query: Query, observe: _Observe | None = None) -> Answer:
         """Query the backends, then plugins. Return the answer. Raises `Unavailable` or `Broken`.
@@ -78,11 +68,12 @@ class Chain:
         It returns a coroutine, which is awaited in place of the call.
         """
         deadline = asyncio.get_running_loop().time() + self._timeout
-        calls: list[NamedCall] = self._hook(query=query, deadline=deadline)
+        sources = [each for each in self._sources if each.serves(query)]
+        calls = [(each.name, each.find(query, deadline)) for each in sources]
         if not calls:
             raise Unavailable(f"no backend serves {type(query).__name__} queries")
         skipped: LookupFailed | None = None
-        ttl, storable = self._negative_ttls[type(query)], True
+        ttl, storable = inf, True
         try:
             for name, call in calls:
                 try:
@@ -102,7 +93,7 @@ class Chain:
             else:
                 if skipped is not None:
                     raise skipped
-                answer = Answer(None, ttl=ttl, storable=storable)
+                answer = Answer(None, ttl=min(ttl, self._negative_ttl(query)), storable=storable)
         finally:
             for _, call in calls:  # a coroutine that is neither awaited nor closed logs a warning
                 call.close()
@@ -116,11 +107,17 @@ class Chain:
             storable=storable,
         )
 
+    def _negative_ttl(self, query: Query) -> float:
+        default = self._default_negative_ttl
+        ttls = (each.backend.options.negative_ttl for each in self.guards if each.serves(query))
+        return min((default if ttl is None else ttl for ttl in ttls), default=default)
+
     async def explain(self, query: Query) -> Explanation:
         """Look a user up as `find` does, and record the outcome of each call."""
         calls: list[BackendCall] = []
+        canaries = {each.name: each.canaries for each in self.guards}
 
-        async def observe(name: str, call: Call) -> Answer | None:
+        async def observe(name: str, call: _Call) -> Answer | None:
             started = self._timer()
             end: Answer | LookupFailed | None
             try:
@@ -128,7 +125,7 @@ class Chain:
             except LookupFailed as error:
                 end = error
             outcome, result = outcome_of(end)
-            canary = self._canaries.get(name, {}).get(type(query))
+            canary = canaries.get(name, {}).get(type(query))
             if canary is not None and outcome == "not known here":
                 outcome = f"{outcome}; {canary.summary}"
             calls.append(BackendCall(name, outcome, self._timer() - started, result))
@@ -150,13 +147,12 @@ class _PluginDispatch:
         self._function: Callable[..., Any] = implementation.function
         self._parameters = implementation.argnames
 
-    @hookimpl
-    def idv_identify(self, query: Query, deadline: float) -> NamedCall:
-        given = {"query": query, "deadline": deadline}
-        return self.name, self._find(deadline, {each: given[each] for each in self._parameters})
+    def serves(self, query: Query) -> bool:  # noqa: ARG002 as `Guard.serves`
+        return True
 
-    async def _find(self, deadline: float, arguments: dict[str, Any]) -> Answer | None:
-        name = self.name
+    async def find(self, query: Query, deadline: float) -> Answer | None:
+        name, given = self.name, {"query": query, "deadline": deadline}
+        arguments = {each: given[each] for each in self._parameters}
         try:
             async with asyncio.timeout_at(deadline) as timeout:
                 answer = await self._function(**arguments)

@@ -75,7 +75,6 @@ class CircuitBreaker:
             self.failures = 0
 
     def close(self) -> None:
-        """Close the circuit: let every call through."""
         self._probing = False
         self._open_until = None
         self._period = self._options.open_for

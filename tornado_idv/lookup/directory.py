@@ -143,7 +143,6 @@ class Directory:
         previous.stop_refreshing()
 
     def stop_refreshing(self) -> None:
-        """Cancel the background refreshes that have not started a lookup yet."""
         self._single_flight.stop_refreshing()
 
     async def join(self) -> None:

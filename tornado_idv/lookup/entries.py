@@ -21,8 +21,7 @@ class Epoch(Struct, eq=False, gc=False):
 class Entry(Struct, eq=False, gc=False):
     """A cached answer and its times, in seconds of the cache's timer.
 
-    The answer is fresh until ``fresh_until``, and may be served stale until ``stale_until``. A hit
-    before ``next_check`` only returns the answer. A later hit also updates the LRU order. From
+    The answer is fresh until ``fresh_until``, and may be served stale until ``stale_until``. From
     ``refresh_at`` on, a hit starts a refresh.
     """
 
@@ -31,7 +30,6 @@ class Entry(Struct, eq=False, gc=False):
     fresh_until: float
     refresh_at: float
     stale_until: float
-    next_check: float
 
 
 class Entries(Table[Entry]):
@@ -46,12 +44,11 @@ class Entries(Table[Entry]):
         """
         self._unswept = 0
 
-    def put(self, text: str, entry: Entry) -> Entry | None:
-        """Add an entry. Return the replaced entry, or ``None``."""
+    def put(self, text: str, entry: Entry) -> None:
         before = Table.put(self, text, entry)  # `super` takes longer
         if before is not None:
             if before.answer.user == entry.answer.user:
-                return before  # a renewal: the index has both names
+                return  # a renewal: the index has both names
             self._on_removal(text, before)
         for other in _other_texts(text, entry):
             index = self._same_user[hash(other) % self._number]
@@ -60,7 +57,6 @@ class Entries(Table[Entry]):
                 texts.add(text)
             elif texts != text:
                 index[other] = {texts, text}
-        return before
 
     def drop_user(self, text: str) -> bool:
         """Remove the user found by the query ``text``. Return whether an entry was removed."""

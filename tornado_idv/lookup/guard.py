@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from functools import partial
 from math import inf
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,7 +27,6 @@ from tornado_idv.identifiers import (
     is_profile_url,
 )
 from tornado_idv.interfaces.backend import AnyBackend
-from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.canary import KINDS, Canary, absent_canaries_of, canaries_of
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
@@ -37,9 +36,6 @@ from tornado_idv.options import compile_pattern
 from tornado_idv.plugin_calls import is_cancelled
 
 _log = logging.getLogger(__name__)
-Call = Coroutine[Any, Any, Answer | None]
-NamedCall = tuple[str, Call]
-"""The name of a backend or plugin, and its call as a coroutine that has not started."""
 _MIN_TIME_LEFT = 0.05
 """Minimum remaining seconds of a request. With less time, the backend is not called."""
 _RECOVERY_INTERVAL = 10.0
@@ -133,7 +129,6 @@ class Guard:
 
     @property
     def in_flight(self) -> int:
-        """The number of running calls."""
         return self._bulkhead.in_use
 
     def record_steps(self) -> list[Step]:
@@ -146,15 +141,7 @@ class Guard:
 
     def is_asked(self, query: Query) -> bool:
         """Return whether the backend serves this kind of query and ``match`` includes the query."""
-        return type(query) in self._serves and (self._match is None or self._match(query.text))
-
-    @hookimpl
-    def idv_identify(self, query: Query, deadline: float) -> NamedCall | None:
-        """Return the name of the backend, and the call of `find` to await.
-
-        For a kind of query that the backend does not serve, return ``None``.
-        """
-        return (self.name, self.find(query, deadline)) if self.serves(query) else None
+        return self.serves(query) and (self._match is None or self._match(query.text))
 
     async def find(self, query: Query, deadline: float, *, canary: bool = False) -> Answer | None:
         """Look the query up in the backend until ``deadline``, in seconds of the loop's clock."""

@@ -101,14 +101,12 @@ class SingleFlight:
 
     @property
     def queries(self) -> list[Query]:
-        """The queries of running lookups."""
         return [call.query for call in self._calls.values()]
 
     async def join(self) -> None:
         """Wait for the end of all running lookups, even of those that new callers do not join."""
         while self._tasks:
-            done, _ = await asyncio.wait(self._tasks)
-            self._tasks -= done  # a task cancelled before it began has not removed itself
+            await asyncio.wait(self._tasks)
 
     def _find(self, query: Query) -> _Call | None:
         """Return the running call or ``None``. Ignore a call that began before the last purge."""
@@ -120,6 +118,7 @@ class SingleFlight:
         loop = asyncio.get_running_loop()
         call.task = loop.create_task(self._run(call))
         self._tasks.add(call.task)
+        call.task.add_done_callback(self._tasks.discard)
         self._deadlines.add(call, loop.time() + self._timeout)
         return call
 
@@ -134,7 +133,6 @@ class SingleFlight:
             raise
         finally:
             self._detach(call)
-            self._tasks.discard(call.task)  # a done callback would take 3 % of a missed lookup
 
     def _resolve(self, call: _Call, outcome: Answer | Exception) -> None:
         query = call.query

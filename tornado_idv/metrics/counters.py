@@ -22,7 +22,6 @@ BOUNDS = (
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
 )
 """Upper bounds of the buckets of a histogram, in seconds."""
-_FIRST_BOUND = BOUNDS[0]
 
 
 class Durations(Struct, eq=False):
@@ -36,10 +35,8 @@ class Durations(Struct, eq=False):
     seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count an event of this duration."""
         self.seconds += seconds
-        # Most events are in the first bucket, and this test is faster than a search.
-        self.buckets[0 if seconds <= _FIRST_BOUND else bisect_left(BOUNDS, seconds)] += 1
+        self.buckets[bisect_left(BOUNDS, seconds)] += 1
 
     @property
     def count(self) -> int:
@@ -95,8 +92,8 @@ class Counters:
         """Failed authentications by reason."""
         self.rate_limited: Counter[str] = Counter()
         """Requests over a limit, by name of the limit."""
-        self.cache_lookups: defaultdict[str, int] = defaultdict(int)
-        """Lookups by result of the cache. A `Counter` would be 0.15 µs slower (CPython 3.11)."""
+        self.cache_lookups: Counter[str] = Counter()
+        """Lookups by result of the cache."""
         self.evictions = 0
         self.refreshes: Counter[str] = Counter({"ok": 0, "failed": 0})
         self.backends: defaultdict[str, BackendCounters] = defaultdict(BackendCounters)

@@ -7,13 +7,13 @@ the task that they run in, and a hook sees them begin.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from tornado_idv.errors import Broken, Unavailable
 from tornado_idv.interfaces.backend import Backend, BackendOptions
-from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
+from tornado_idv.model import Answer, ByNickname, Query, User
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +32,11 @@ class Failed(Enum):
 
 
 class Fault(Enum):
-    """A fault of a backend."""
+    """A fault of a backend. In tests/lookup/test_guard.py, every other fault ends like these."""
 
     UNAVAILABLE = auto()
-    OWN_TIMEOUT = auto()
     BROKEN = auto()
-    UNEXPECTED_ERROR = auto()
-    CANCELS_ITSELF = auto()
     RETURNS_ANOTHER_USER = auto()
-    RETURNS_NO_USER = auto()
-    RETURNS_INVALID_USER = auto()
-
-
-INVALID_PLAN = "invalid"
-"""The plan of a user that no response can contain."""
-_RAISED: Mapping[Fault, type[BaseException]] = {
-    Fault.OWN_TIMEOUT: TimeoutError,
-    Fault.UNEXPECTED_ERROR: KeyError,
-    Fault.CANCELS_ITSELF: asyncio.CancelledError,
-}
 
 
 @dataclass(slots=True)
@@ -174,12 +160,8 @@ class RecordingBackend(Backend[BackendOptions]):
         call = self._record.call(self.name, query)
         try:
             call.did, said = await self._answer(query)
-        except Exception as error:
-            unavailable = isinstance(error, (Unavailable, TimeoutError))
-            call.did = Failed.UNAVAILABLE if unavailable else Failed.BROKEN
-            raise
-        except asyncio.CancelledError:
-            call.did = Failed.UNAVAILABLE if _this_task().cancelling() else Failed.BROKEN
+        except Broken:
+            call.did = Failed.BROKEN
             raise
         finally:
             call.ended = self._record.now()
@@ -198,9 +180,7 @@ class RecordingBackend(Backend[BackendOptions]):
             raise Unavailable("down")
         if self.fault is Fault.BROKEN:
             raise Broken("upside down")
-        if self.fault in _RAISED:
-            raise _RAISED[self.fault]
-        return Failed.BROKEN, self._invalid_result(query)
+        return Failed.BROKEN, User("Free", "999", "another")
 
     def _known(self, query: Query) -> User | None:
         if isinstance(query, ByNickname):
@@ -209,19 +189,6 @@ class RecordingBackend(Backend[BackendOptions]):
             if user.card_number == query.card_number:
                 return user
         return None
-
-    def _invalid_result(self, query: Query) -> User | None:
-        if self.fault is Fault.RETURNS_NO_USER:
-            lie: object = {"nickname": "alice"}
-            return lie  # type: ignore[return-value]
-        asked = {"card_number": "77", "nickname": "alice"}
-        if isinstance(query, ByCard):
-            asked["card_number"] = query.card_number
-        else:
-            asked["nickname"] = query.nickname
-        if self.fault is Fault.RETURNS_ANOTHER_USER:
-            return User("Free", "999", "another")
-        return User(INVALID_PLAN, **asked)
 
 
 def _this_task() -> asyncio.Task[object]:
