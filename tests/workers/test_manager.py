@@ -22,7 +22,7 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.keys import Keys
-from tornado_idv.service.limiters import make_limiters
+from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.part import Prepared
 from tornado_idv.service.reload import Configuration, Reloader
 from tornado_idv.service.sockets import bind
@@ -122,7 +122,7 @@ def configuration(folder: Path, config: str = CONFIG) -> Configuration:
     file, plugins = ConfigFile.read(folder / "config.yaml"), plugin_manager()
     kinds = installed_kinds(plugins)
     settings = file.load(kinds, {})
-    return Configuration(file, settings, plugins, kinds, make_limiters(settings.limits))
+    return Configuration(file, settings, plugins, kinds, Limiters(settings.limits))
 
 
 @asynccontextmanager

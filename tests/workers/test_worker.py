@@ -27,7 +27,7 @@ from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query, User
 from tornado_idv.registry import installed_kinds, plugin_manager
-from tornado_idv.service.limiters import make_limiters
+from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.reload import Configuration
 from tornado_idv.service.sockets import bind
 from tornado_idv.workers.channel import Message, MessageStream, connected
@@ -104,7 +104,7 @@ class Worker:
         manager = plugin_manager(plugins=[Plugin()])
         file = ConfigFile.read(path)
         settings = file.load(installed_kinds(manager), {})
-        kinds, limiters = installed_kinds(manager), make_limiters(settings.limits)
+        kinds, limiters = installed_kinds(manager), Limiters(settings.limits)
 
         def play(control: ControlEnd) -> list[Message]:
             try:

@@ -20,7 +20,7 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.events import Event, Events
-from tornado_idv.service.limiters import make_limiters
+from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.reload import Configuration
 from tornado_idv.workers.channel import Message, State, encode
 from tornado_idv.workers.child import Child, Slot
@@ -180,7 +180,7 @@ class Simulation:
         kinds = installed_kinds(plugins)
         file = ConfigFile.read(self.path)
         settings = file.load(kinds, {})
-        limiters = make_limiters(settings.limits)
+        limiters = Limiters(settings.limits)
         self.current = Configuration(file, settings, plugins, kinds, limiters)
         self._is_over = False
         self._limit = math.inf
