@@ -16,12 +16,12 @@ import pytest
 
 from support.databases.key_stores import (
     CREATED,
-    FAULTS,
     Fault,
     add,
     deleted,
     execute,
-    failing,
+    garbage,
+    locked,
     make_store,
     open_store,
     record,
@@ -77,21 +77,29 @@ def followed(tmp_path: Path) -> Followed:
     return Followed(tmp_path / "keys.db", "shop", "partner")
 
 
-def test_revoked_key_does_not_stay_valid_if_the_file_is_overwritten_during_a_read(
-    followed: Followed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As by ``rsync --inplace``: what is read has the new revision, and the old keys."""
+@pytest.fixture
+def rest(followed: Followed) -> bytes:
+    """Revoke a key, but let the file be half of a copy, as by ``rsync --inplace``: the rest.
+
+    What is read has the new revision, and the old keys.
+    """
     before = followed.path.read_bytes()
     execute(followed.path, "UPDATE keys SET revoked = 1.0 WHERE id = 'shop'")
     after = followed.path.read_bytes()
     # The first page is the header, the second the table `store`, and the third the table `keys`.
     followed.path.write_bytes(after[:8192] + before[8192:])
+    return after
+
+
+def test_revoked_key_does_not_stay_valid_if_the_file_is_overwritten_during_a_read(
+    followed: Followed, rest: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     changed_rows = store_file._Database.changed_rows
 
     def overwrite_the_rest(*given: Any) -> Any:
         rows = changed_rows(*given)
         with followed.path.open("r+b") as file:
-            file.write(after)
+            file.write(rest)
         return rows
 
     with monkeypatch.context() as patch:
@@ -103,14 +111,11 @@ def test_revoked_key_does_not_stay_valid_if_the_file_is_overwritten_during_a_rea
     assert followed.rejection("partner") is None
 
 
-def test_revoked_key_does_not_stay_valid_after_a_read_of_half_a_copy(followed: Followed) -> None:
-    """What is read while the copy pauses has the new revision, and the old keys."""
-    before = followed.path.read_bytes()
-    execute(followed.path, "UPDATE keys SET revoked = 1.0 WHERE id = 'shop'")
-    after = followed.path.read_bytes()
-    followed.path.write_bytes(after[:8192] + before[8192:])
+def test_revoked_key_does_not_stay_valid_after_a_read_of_half_a_copy(
+    followed: Followed, rest: bytes
+) -> None:
     assert followed.poll()
-    followed.path.write_bytes(after)
+    followed.path.write_bytes(rest)
     os.utime(followed.path, (1, 1))  # the clock of a file system has steps of 4 ms
     assert followed.poll()
     assert followed.rejection("shop") == "revoked"
@@ -166,17 +171,10 @@ UPDATE OR REPLACE tokens SET digest = (SELECT digest FROM tokens WHERE id = 'par
     WHERE id = 'shop' AND expires IS NOT NULL
 """
 HAND_MADE_CHANGES: dict[str, tuple[str, ...]] = {
-    "key deleted": ("DELETE FROM keys WHERE id = 'shop'",),
     "all deleted": ("DELETE FROM keys", "DELETE FROM tokens"),
-    "token deleted": ("DELETE FROM tokens WHERE id = 'shop' AND expires IS NOT NULL",),
-    "attribute": ("UPDATE keys SET owner = 'other' WHERE id = 'shop'",),
-    "token expires": ("UPDATE tokens SET expires = 1.5 WHERE id = 'shop'",),
     "renamed": (
         "UPDATE keys SET id = 'renamed' WHERE id = 'shop'",
         "UPDATE tokens SET id = 'renamed' WHERE id = 'shop'",
-    ),
-    "token of another key": (
-        "UPDATE tokens SET id = 'partner' WHERE id = 'shop' AND expires IS NOT NULL",
     ),
     "token replaced by that of another key": (
         "UPDATE tokens SET id = 'partner', digest = zeroblob(32) WHERE expires IS NOT NULL",
@@ -203,7 +201,10 @@ HAND_MADE_CHANGES: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("change", HAND_MADE_CHANGES)
 def test_keys_after_any_change_are_those_of_the_store(followed: Followed, change: str) -> None:
-    """The result is that of reading all; what has not changed is held."""
+    """The result is that of reading all; what has not changed is held.
+
+    Simple changes are in `tests/features/keys/test_store_changes.py`.
+    """
     with open_store(followed.path) as opened:
         opened.rotate("shop", Token(digest("new"), CREATED + 1), overlap=60, expires=None)
     assert followed.poll()
@@ -275,14 +276,14 @@ def test_other_servers_are_looked_for_each_10_s_and_once_the_store_can_be_read_a
         followed.poll()
         assert len(looks) == expected
         followed.now += 6
-    with failing(deleted, followed.path):
+    with deleted(followed.path):
         followed.poll()
     followed.poll()
     followed.poll()
     assert len(looks) == 3
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [deleted, garbage, locked])
 def test_last_good_keys_stay_in_force_while_the_store_fails(
     followed: Followed,
     fault: Fault,
@@ -294,7 +295,7 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
     add(followed.path, record("short", "short", expires=CREATED + 2.0))
     followed.tokens["short"] = "short"
     assert followed.poll()
-    with failing(fault, followed.path):
+    with fault(followed.path):
         for _ in range(10):
             followed.poll()
             assert followed.rejection("shop") is None
@@ -326,24 +327,27 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
 def test_failure_to_write_the_last_use_is_logged_once_in_each_outage(
     followed: Followed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with failing(deleted, followed.path):
+    """At the stop, it is logged that the use is not written later either."""
+    with deleted(followed.path):
         for i in range(3):
             followed.follower.write_last_used({"shop": CREATED + i})
-        (line,) = caplog.records
-        assert "the last use of keys is written later" in line.getMessage()
+        followed.follower.close({"shop": CREATED})
+        later, never = (each.getMessage() for each in caplog.records)
+        assert later.endswith("; the last use of keys is written later")
+        assert never.endswith("; the last use of keys is not written")
         assert not followed.path.exists()
     followed.follower.write_last_used({"shop": CREATED + 5, "configured": CREATED})
     assert read_store(followed.path)["shop"].last_used == CREATED + 5
-    with failing(deleted, followed.path):
+    with deleted(followed.path):
         followed.follower.write_last_used({"shop": CREATED + 6})
-    assert len(caplog.records) == 2
+    assert len(caplog.records) == 3
 
 
 def test_nothing_is_written_while_the_store_cannot_be_read(
     followed: Followed, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That it fails is logged once."""
-    with failing(deleted, followed.path):
+    with deleted(followed.path):
         followed.poll()
         monkeypatch.setattr(KeyStoreFile, "connected", None)
         followed.follower.write_last_used({"shop": CREATED})
@@ -352,17 +356,6 @@ def test_nothing_is_written_while_the_store_cannot_be_read(
     followed.poll()
     followed.follower.write_last_used({"shop": CREATED})
     assert read_store(followed.path)["shop"].last_used == CREATED
-
-
-def test_last_use_that_cannot_be_written_at_the_stop_is_not_announced_for_later(
-    followed: Followed, caplog: pytest.LogCaptureFixture
-) -> None:
-    with failing(deleted, followed.path):
-        followed.follower.write_last_used({"shop": CREATED})
-        followed.follower.close({"shop": CREATED})
-    later, never = (each.getMessage() for each in caplog.records)
-    assert later.endswith("; the last use of keys is written later")
-    assert never.endswith("; the last use of keys is not written")
 
 
 def test_only_later_use_is_written(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import string
 import threading
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -22,38 +23,17 @@ FOREIGN = "a-key.from~elsewhere+/0=="
 CHARACTERS = string.ascii_letters + string.digits + "-._~+/="
 
 
-class Clock:
-    """Returns the time it is set to."""
-
-    def __init__(self, now: float) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def rejection(ring: KeyRing, token: str) -> str:
     with pytest.raises(InvalidKey) as caught:
         ring.authenticate("bearer", token)
     return caught.value.reason
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["a", "a=", "a==", "-._~+/", "A9", "a" * 512],
-    ids=["one", "padded", "padded twice", "signs", "letter and digit", "512"],
-)
-def test_token68_is_accepted(text: str) -> None:
-    assert is_token68(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "=", "a=b", "a b", "a\n", " a", "a,b", 'a"', "a" * 513, "\u00fc", "\u0664", "a\0", "a:b"],
-    ids=ascii,
-)
-def test_text_that_is_no_token68_is_rejected(text: str) -> None:
-    assert not is_token68(text)
+def test_token68_has_letters_digits_and_signs_with_padding() -> None:
+    for text in ("a", "a==", "-._~+/", "A9", "a" * 512):
+        assert is_token68(text), text
+    for text in ("", "=", "a=b", "a b", "a\n", "a,b", "a" * 513, "\u00fc", "\u0664", "a\0", "a:b"):
+        assert not is_token68(text), ascii(text)
 
 
 @given(st.text(string.ascii_letters + string.digits + ".-", min_size=1, max_size=64))
@@ -72,27 +52,13 @@ def test_tokens_are_unique_and_their_secrets_have_190_bits() -> None:
 
 @given(st.integers(len("idv_"), len(TOKEN) - 1), st.sampled_from(CHARACTERS))
 def test_token_with_one_wrong_character_is_rejected(place: int, character: str) -> None:
-    mistyped = TOKEN[:place] + character + TOKEN[place + 1 :]
-    if mistyped != TOKEN:
+    """Or with missing ones at its end."""
+    for wrong in {TOKEN[:place], TOKEN[:place] + character + TOKEN[place + 1 :]} - {TOKEN}:
         with pytest.raises(ValueError, match=r"check digits|not a token"):
-            check_token(mistyped)
+            check_token(wrong)
 
 
-@pytest.mark.parametrize("place", range(len("idv_")))
-def test_token_with_a_typo_in_its_prefix_is_unknown(place: int) -> None:
-    """Without our prefix a token has no check digits, so only the lookup rejects it."""
-    mistyped = TOKEN[:place] + "x" + TOKEN[place + 1 :]
-    check_token(mistyped)
-    assert rejection(KeyRing([ApiKey("shop", digest(TOKEN))]), mistyped) == "unknown"
-
-
-@pytest.mark.parametrize("end", range(len("idv_"), len(TOKEN)))
-def test_truncated_token_is_rejected(end: int) -> None:
-    with pytest.raises(ValueError, match=r"check digits|not a token"):
-        check_token(TOKEN[:end])
-
-
-@pytest.mark.parametrize("text", [FOREIGN, "a" * 16, "a" * 512, "Idv_shop_x_00000000"])
+@pytest.mark.parametrize("text", [FOREIGN, "a" * 16, "Idv_shop_x_00000000"])
 def test_token_issued_elsewhere_needs_no_check_digits(text: str) -> None:
     check_token(text)
     ring = KeyRing([ApiKey("shop", digest(text))])
@@ -101,7 +67,7 @@ def test_token_issued_elsewhere_needs_no_check_digits(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a" * 15, "a" * 513, "a" * 16 + "\n", "\u00fc" * 16, "idv_ " + "a" * 16, f"{TOKEN} "],
+    ["", "a" * 15, "a" * 513, "\u00fc" * 16, f"{TOKEN} "],
     ids=ascii,
 )
 def test_text_that_cannot_be_sent_as_a_key_is_rejected(text: str) -> None:
@@ -118,10 +84,6 @@ def test_text_that_cannot_be_sent_as_a_key_is_rejected(text: str) -> None:
         (100.0, inf, 100.0, None),
         (-inf, 200.0, 199.999, None),
         (-inf, 200.0, 200.0, "expired"),
-        (-inf, 200.0, 1e12, "expired"),
-        (0.0, 0.0, -1.0, "not valid yet"),
-        (0.0, 0.0, 0.0, "expired"),
-        (100.0, 200.0, 150.0, None),
         (200.0, 100.0, 150.0, "expired"),
     ],
 )
@@ -129,7 +91,7 @@ def test_key_is_valid_from_not_before_until_expires(
     not_before: float, expires: float, now: float, reason: str | None
 ) -> None:
     key = ApiKey("shop", digest(TOKEN), not_before=not_before, expires=expires)
-    ring = KeyRing([key], Clock(now))
+    ring = KeyRing([key], lambda: now)
     assert key.is_valid(now) is (ring.find(key.digest) is key) is (reason is None)
     if reason is None:
         assert ring.authenticate("bearer", TOKEN) is key
@@ -142,20 +104,16 @@ def test_key_is_valid_from_not_before_until_expires(
     [
         ("", "malformed"),
         ("a b", "malformed"),
-        (f"{TOKEN}\n", "malformed"),
-        ("\u00fcber-secret-token", "malformed"),
         ("\ud800" * 16, "malformed"),
-        ("a" * 513, "malformed"),
-        ("a" * 512, "unknown"),
         (TOKEN.swapcase(), "unknown"),
-        (TOKEN[:-1], "unknown"),
-        (f"{TOKEN}=", "unknown"),
         (digest(TOKEN).hex(), "unknown"),
     ],
     ids=lambda value: ascii(value)[:24],
 )
 def test_ring_rejects_any_other_token(token: str, reason: str) -> None:
-    assert rejection(KeyRing([ApiKey("shop", digest(TOKEN))]), token) == reason
+    with pytest.raises(InvalidKey) as caught:
+        KeyRing([ApiKey("shop", digest(TOKEN))]).authenticate("bearer", token)
+    assert (caught.value.reason, caught.value.key_id) == (reason, None)
 
 
 @given(st.text())
@@ -178,8 +136,8 @@ def test_rejected_key_is_known_by_its_id(reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("scheme", "token"),
-    [("bearer", "a b"), ("bearer", ""), ("bearer", "a" * 513), ("bearer", "ü"), ("basic", TOKEN)],
-    ids=["space", "empty", "too long", "not ascii", "another scheme"],
+    [("bearer", "a b"), ("basic", TOKEN)],
+    ids=["space", "another scheme"],
 )
 def test_credentials_of_a_wrong_form_are_malformed_even_if_their_digest_is_configured(
     scheme: str, token: str
@@ -190,12 +148,6 @@ def test_credentials_of_a_wrong_form_are_malformed_even_if_their_digest_is_confi
             ring.authenticate(scheme, token)
         assert (caught.value.reason, caught.value.key_id) == ("malformed", None)
         assert not ring.last_used
-
-
-def test_unknown_token_has_no_key_id() -> None:
-    with pytest.raises(InvalidKey) as caught:
-        KeyRing([]).authenticate("bearer", TOKEN)
-    assert caught.value.key_id is None
 
 
 def test_replaced_keys_are_effective_at_once() -> None:
@@ -227,14 +179,12 @@ def test_configured_key_stays_beside_a_stored_one_with_its_id_or_token() -> None
 
 
 def test_last_use_is_recorded_for_valid_keys_only() -> None:
-    clock = Clock(100.0)
-    ring = KeyRing(
-        [ApiKey("shop", digest(TOKEN)), ApiKey("old", digest(FOREIGN), expires=50.0)], clock
-    )
+    keys = [ApiKey("shop", digest(TOKEN)), ApiKey("old", digest(FOREIGN), expires=50.0)]
+    ring = KeyRing(keys, lambda: 100.0)
     key = ring.authenticate("bearer", TOKEN)
     rejection(ring, FOREIGN)
     assert ring.last_used == {"shop": 100.0}
-    clock.now = 101.0
+    ring.clock = lambda: 101.0
     assert ring.find(key.digest) is key
     assert ring.last_used == {"shop": 101.0}
 
@@ -249,15 +199,14 @@ def test_repr_contains_no_token_and_no_digest() -> None:
 
 async def test_overview_of_the_keys_follows_their_replacement_and_time() -> None:
     """A key with two tokens expires with the last of them."""
-    clock = Clock(5.0)
     configured = [ApiKey("a", digest("1"), expires=30.0), ApiKey("b", digest("2"))]
-    ring = KeyRing(configured, clock)
+    ring = KeyRing(configured, lambda: 5.0)
     overview = await ring.overview()
     assert (overview.count, overview.expirations) == (2, {"a": 30.0})
     stored = [ApiKey("c", digest("3"), expires=20.0), ApiKey("c", digest("4"), expires=10.0)]
     ring.replace(ring.merged(stored, configured))
     for now, ids in ((5.0, "ca"), (19.9, "ca"), (20.0, "ac"), (30.0, "ca")):
-        clock.now = now
+        ring.clock = partial(float, now)
         overview = await ring.overview()
         assert (overview.count, "".join(overview.expirations)) == (3, ids)
 

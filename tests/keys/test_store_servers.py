@@ -84,18 +84,6 @@ def test_a_standby_a_lost_host_and_another_name_are_no_second_primary(
     assert invoke("keys", "revoke", "shop", "-c", config).exit_code == 0
 
 
-def test_hanging_host_delays_for_seconds(cluster: Cluster, tmp_path: Path, invoke: Invoke) -> None:
-    tokens_of(cluster, "shop")
-    config = configured(tmp_path / "config.yaml", dsn(cluster.standby, cluster.primary))
-    cluster.standby.pause()
-    try:
-        began = time.monotonic()
-        assert invoke("keys", "revoke", "shop", "-c", config).exit_code == 0
-        assert time.monotonic() - began < 30
-    finally:
-        cluster.standby.resume()
-
-
 async def test_a_host_that_leads_to_another_primary_by_now_is_noticed(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

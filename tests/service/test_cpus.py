@@ -19,7 +19,6 @@ MIXED = "9:name=systemd:/\n0::/service\n4:cpu,cpuacct:/docker/1"
 MACHINES = {
     "without a quota file": (V2, {}, 8),
     "no limit": (V2, {"service/cpu.max": "max 100000"}, 8),
-    "two CPUs": (V2, {"service/cpu.max": "200000 100000"}, 2),
     "rounded up": (V2, {"service/cpu.max": "150000 100000"}, 2),
     "at least one": (V2, {"service/cpu.max": "20000 100000"}, 1),
     "more than the affinity": (V2, {"service/cpu.max": "1600000 100000"}, 8),
@@ -30,7 +29,6 @@ MACHINES = {
     ),
     "the root as a container sees it": ("0::/", {"cpu.max": "300000 100000"}, 3),
     "outside of the mount": ("0::/../x", {"cpu.max": "300000 100000"}, 3),
-    "not a quota": (V2, {"service/cpu.max": "garbage"}, 8),
     "beside version 1": (MIXED, {"service/cpu.max": "200000 100000"}, 2),
     "no cgroups": ("", {}, 8),
 }
@@ -54,14 +52,9 @@ def test_quota_limits_the_affinity(
     assert usable_cpus(tmp_path / "cgroups", mount) == expected
 
 
-def test_this_machine_has_cpus(tmp_path: Path) -> None:
-    assert usable_cpus() >= 1
-    assert usable_cpus(tmp_path / "missing") >= 1
-
-
 def test_macos_has_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not say which CPUs a process may use, and gives one socket all connections."""
-    assert worker_count("auto") == usable_cpus()
+    assert worker_count("auto") == usable_cpus() >= 1
     assert worker_count(3) == 3
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(sys, "platform", "darwin")

@@ -25,9 +25,3 @@ def test_each_listener_gets_each_event() -> None:
 def test_interval_is_the_shortest_of_the_listeners() -> None:
     assert Events([Recorder(), Recorder(2.0), Recorder(1.0)]).interval == 1.0
     assert Events([Recorder()]).interval is None
-
-
-def test_feature_listens_in_its_environment() -> None:
-    environ = {"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "3000000"}
-    assert Events.of_features(environ).interval == 1.5
-    assert Events.of_features({}).interval is None

@@ -65,7 +65,6 @@ def test_misses_that_are_logged_only_refuse_nothing(
 @pytest.mark.parametrize(
     ("own", "statuses"),
     [
-        ("{requests: 1/hour}", [404, 429, 429]),
         ("{requests: 100/hour}", [404, 404, 404]),
         ("{misses: 1/hour}", [404, 429, 429]),
         ("{misses: {rate: 1/hour, log_only: true}}", [404, 404, 429]),

@@ -17,10 +17,9 @@ from tornado_idv.config.settings import AuthSettings, KeySettings
 from tornado_idv.errors import SettingError
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.store_file import KeyStoreFile
-from tornado_idv.keys.token import digest, issue
+from tornado_idv.keys.token import issue
 from tornado_idv.reload_result import FAILED, INVALID
 from tornado_idv.service.keys import Keys
-from tornado_idv.service.part import Prepared
 
 
 def with_store(name: str, backend: str = B, key: str = KEY, key_id: str = "caller") -> str:
@@ -86,15 +85,13 @@ async def test_unknown_key_is_rejected_once_a_store_that_failed_is_removed(
     [
         (with_store("absent.db"), FAILED, "there is no key store"),
         (with_store("keys.db", key_id="shop"), INVALID, ":3:32: auth.keys[0].id: the key store"),
-        (with_store("other.db", key_id="web"), INVALID, ":3:33: auth.keys[0].id: the key store"),
     ],
-    ids=["missing", "conflict", "conflict with another"],
+    ids=["missing", "conflict"],
 )
 async def test_store_that_cannot_be_used_leaves_all_keys_in_force(
     tmp_path: Path, store: Path, text: str, code: str, problem: str
 ) -> None:
     token = make_store(store, "shop")["shop"]
-    make_store(tmp_path / "other.db", "web")
     async with reloadable(tmp_path, with_store("keys.db")) as harness:
         result = await harness.reload(text)
         assert (result.code, problem in result.problems[0]) == (code, True)
@@ -103,17 +100,12 @@ async def test_store_that_cannot_be_used_leaves_all_keys_in_force(
 
 
 async def test_store_is_closed_that_was_opened_beside_a_backend_that_cannot_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, closed: list[str]
 ) -> None:
-    make_store(tmp_path / "other.db", "web")
-    closed: list[str] = []
-    monkeypatch.setattr(
-        KeyStoreFile, "close", lambda location: closed.append(Path(location.name).name)
-    )
     async with reloadable(tmp_path, config(B)) as harness:
         failing = "{name: bad, kind: gated, opens: false}"
-        assert (await harness.reload(with_store("other.db", failing))).code == FAILED
-        assert closed == ["other.db"]
+        assert (await harness.reload(with_store("second", failing))).code == FAILED
+        assert closed == ["second"]
 
 
 async def test_change_of_the_store_between_preparing_and_committing_is_effective(
@@ -137,7 +129,8 @@ async def test_change_of_the_store_between_preparing_and_committing_is_effective
             await keys._poll(current)
         assert (await harness.ask("@alice", key=later)).status == 200
         assert (await harness.ask("@alice")).status == 200
-        assert "has a key caller, too" in caplog.text
+        assert f"the key store {store} has a key caller, too" in caplog.text
+        assert {*keys._last_used()} == {"late", "later"}, "only the configured caller was used"
 
 
 async def test_change_of_the_store_brings_no_key_back_that_a_reload_has_removed(
@@ -193,67 +186,48 @@ async def test_aborted_preparation_changes_nothing(tmp_path: Path, store: Path) 
         assert (await harness.ask("@alice")).record["plan"] == "A"
 
 
-class Stores:
-    """The keys of a service, and the names of the stores that were closed."""
-
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        self.keys = Keys(Kinds())
-        self.closed: list[str] = []
-
-        def close(location: KeyStoreFile) -> None:
-            self.closed.append(Path(location.name).name)
-
-        patch.setattr(KeyStoreFile, "close", close)
-
-    async def prepare(self, name: str | None, *configured: KeySettings) -> Prepared:
-        store = self.folder / name if name else None
-        return await self.keys.prepare(AuthSettings.model_construct(keys=configured, store=store))
-
-    async def use(self, name: str | None) -> None:
-        (await self.prepare(name)).commit()
-
-
 @pytest.fixture
-def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
+def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The stores that were closed, of two with a key of their name."""
     for name in ("first", "second"):
         make_store(tmp_path / name, name)
-    return Stores(tmp_path, monkeypatch)
+    names: list[str] = []
+    monkeypatch.setattr(KeyStoreFile, "close", lambda each: names.append(Path(each.name).name))
+    return names
 
 
-async def test_store_is_closed_that_was_opened_for_an_aborted_configuration(stores: Stores) -> None:
-    await stores.use("first")
-    same = await stores.prepare("first")
-    await same.abort()
-    assert stores.closed == []
-    none = await stores.prepare(None)
-    await none.abort()
-    assert stores.closed == []
-    other = await stores.prepare("second")
-    await other.abort()
-    assert stores.closed == ["second"]
-    await stores.keys.close()
-    assert stores.closed == ["second", "first"]
+def with_keys(store: Path | None, *configured: KeySettings) -> AuthSettings:
+    return AuthSettings.model_construct(keys=configured, store=store)
 
 
-async def test_store_is_closed_that_has_a_configured_key(stores: Stores) -> None:
-    await stores.use("first")
+async def test_store_is_closed_that_was_opened_for_an_aborted_configuration(
+    tmp_path: Path, closed: list[str]
+) -> None:
+    """Or that has a configured key."""
+    keys = Keys(Kinds())
+    (await keys.prepare(with_keys(tmp_path / "first"))).commit()
+    for store in (tmp_path / "first", None):
+        await (await keys.prepare(with_keys(store))).abort()
+    assert closed == []
+    await (await keys.prepare(with_keys(tmp_path / "second"))).abort()
+    assert closed == ["second"]
+    second = KeySettings.model_validate({"id": "second", "sha256": "0" * 64})
     with pytest.raises(SettingError, match="has a key second, too; remove this one"):
-        await stores.prepare(
-            "second", KeySettings.model_validate({"id": "second", "sha256": digest("token").hex()})
-        )
-    assert stores.closed == ["second"]
-    await stores.keys.close()
+        await keys.prepare(with_keys(tmp_path / "second", second))
+    assert closed == ["second"] * 2
+    await keys.close()
+    assert closed == ["second", "second", "first"]
 
 
 @pytest.mark.parametrize("other", ["second", None])
 async def test_store_that_is_replaced_gets_the_last_uses_and_is_closed(
-    stores: Stores, tmp_path: Path, other: str | None
+    tmp_path: Path, closed: list[str], other: str | None
 ) -> None:
-    await stores.use("first")
-    stores.keys.ring.last_used["first"] = CREATED + 7
-    await stores.use("first")
-    await stores.use(other)
-    await stores.keys.close()
-    assert sorted(stores.closed) == ["first", *filter(None, [other])]
+    keys = Keys(Kinds())
+    (await keys.prepare(with_keys(tmp_path / "first"))).commit()
+    keys.ring.last_used["first"] = CREATED + 7
+    for name in ("first", other):
+        (await keys.prepare(with_keys(tmp_path / name if name else None))).commit()
+    await keys.close()
+    assert sorted(closed) == ["first", *filter(None, [other])]
     assert read(tmp_path / "first")["first"].last_used == CREATED + 7

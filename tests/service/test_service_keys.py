@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.databases.key_stores import add, failing, garbage, make_store, open_store, read, record
+from support.databases.key_stores import add, garbage, make_store, open_store, read, record
 from support.http.http_server import until
 from support.http.repeated_requests import BODY, PATH, repeating
 from support.processes.process import Invoke, eventually
@@ -50,33 +48,13 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "keys.db"
 
 
-def ask(client: Client, token: str, path: str = PATH, body: bytes = BODY) -> Reply:
-    return client.post(path, body, {"Authorization": f"Bearer {token}"})
+def ask(client: Client, token: str) -> Reply:
+    return client.post(PATH, BODY, {"Authorization": f"Bearer {token}"})
 
 
 def change(store: Path, make: Callable[[KeyEditor], object]) -> None:
     with open_store(store) as opened:
         make(opened)
-
-
-@pytest.mark.slow
-def test_change_of_a_key_is_effective_while_the_service_runs(tmp_path: Path, store: Path) -> None:
-    """Each state is the same on a connection that repeats its request, by the fast path."""
-    token = make_store(store, "shop")["shop"]
-    with serving(CONFIG_FILE, tmp_path) as service, repeating(service.port, token) as load:
-        client = Client(service.port)
-        load.wait_for(200)
-        change(store, lambda opened: opened.set_disabled("shop", disabled=True))
-        load.wait_for(401)
-        assert ask(client, token).status == 401
-        change(store, lambda opened: opened.set_disabled("shop", disabled=False))
-        load.wait_for(200)
-        assert ask(client, token).status == 200
-        change(store, lambda opened: opened.revoke("shop", time.time()))
-        load.wait_for(401)
-        add(store, record("new", "token-of-a-new-key", expires=time.time() + 2))
-        eventually(lambda: ask(client, "token-of-a-new-key").status == 200)
-        eventually(lambda: ask(client, "token-of-a-new-key").status == 401)
 
 
 @pytest.mark.slow
@@ -132,26 +110,14 @@ def test_every_rejected_key_gets_the_same_response(tmp_path: Path, store: Path) 
     assert (replies[0].status, replies[0].headers["www-authenticate"]) == (401, "Bearer")
 
 
-@pytest.mark.parametrize(
-    ("scope", "allowed"), [("identify:url", [200, 403]), ("identify:card", [403, 200])]
-)
-def test_missing_scope_is_named_in_the_response(
-    tmp_path: Path, store: Path, scope: str, allowed: list[int]
-) -> None:
+def test_missing_scope_is_named_in_the_response(tmp_path: Path, store: Path) -> None:
     """As in RFC 6750, section 3.1."""
     make_store(store)
-    add(store, record("shop", "token-of-shop", scopes=(scope,)))
+    add(store, record("shop", "token-of-shop", scopes=("identify:card",)))
     with serving(CONFIG_FILE, tmp_path) as service:
-        client = Client(service.port)
-        card = json.dumps({"card_number": "4000123412341234"}).encode()
-        replies = [
-            ask(client, "token-of-shop"),
-            ask(client, "token-of-shop", "/api/v1/identify/card", card),
-        ]
-    assert [reply.status for reply in replies] == allowed
-    for reply, needed in zip(replies, ("identify:url", "identify:card"), strict=True):
-        expected = f'Bearer error="insufficient_scope", scope="{needed}"'
-        assert reply.headers.get("www-authenticate") == (expected if reply.status == 403 else None)
+        reply = ask(Client(service.port), "token-of-shop")
+    expected = 'Bearer error="insufficient_scope", scope="identify:url"'
+    assert (reply.status, reply.headers["www-authenticate"]) == (403, expected)
 
 
 def test_last_use_is_written_when_the_service_stops(tmp_path: Path, store: Path) -> None:
@@ -183,7 +149,7 @@ def test_service_answers_while_the_store_fails(
     token = make_store(store, "shop")["shop"]
     with serving(CONFIG_FILE, tmp_path) as service:
         client = Client(service.port)
-        with failing(garbage, store):
+        with garbage(store):
             eventually(lambda: ask(client, issue("shop")).status == 503)
             reply = ask(client, EXPIRED_KEY)
             assert (reply.status, reply.code) == (503, "backend_unavailable")
@@ -214,16 +180,17 @@ def test_key_is_undetermined_while_the_store_hangs(
 
 
 async def test_key_issued_while_the_process_was_stopped_is_not_invalid(
-    tmp_path: Path, store: Path
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its request is read before the store."""
+    monkeypatch.setattr(service_keys, "_MAX_AGE", 0.2)
     make_store(store, "shop")
     async with serving_here(CONFIG_FILE, tmp_path) as service:
         with open_socket(service.port) as sock:
             await asyncio.sleep(0.1)
             add(store, record("new", "token-of-a-new-key"))
             sock.sendall(lookup_request("@alice", "token-of-a-new-key"))
-            time.sleep(1.0)  # noqa: ASYNC251 - stops the event loop
+            time.sleep(0.2)  # noqa: ASYNC251 - stops the event loop
             response = await asyncio.to_thread(sock.recv, 4096)
     assert response.startswith(b"HTTP/1.1 503 ")
 
@@ -283,89 +250,54 @@ def test_unexpected_error_does_not_end_the_following(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_configured_key_stays_in_force_beside_a_stored_one_with_its_id(
-    tmp_path: Path, store: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    make_store(store)
-    with serving(CONFIG_FILE, tmp_path) as service:
-        client = Client(service.port)
-        add(store, record("caller", "token-of-the-store"), record("other", "token-of-other"))
-        eventually(lambda: ask(client, "token-of-other").status == 200)
-        assert ask(client, "token-of-the-store").status == 401
-        assert ask(client, KEY).status == 200
-        change(store, lambda opened: opened.revoke("other", time.time()))
-        eventually(lambda: ask(client, "token-of-other").status == 401)
-    (line,) = {each.getMessage() for each in caplog.records if each.levelno == logging.ERROR}
-    assert f"the key store {store} has a key caller, too" in line
-    assert read(store)["caller"].last_used is None, "only the configured one was used"
-
-
 @pytest.fixture
-def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
-    """Lets each reading of a store hang; set while one does."""
-    begun, ended = Event(), Event()
+def hanging(monkeypatch: pytest.MonkeyPatch, store: Path) -> Iterator[Event]:
+    """Lets each reading of ``keys.db`` hang; set while one does."""
+    monkeypatch.setattr(service_keys, "_STOP_TIMEOUT", 0.05)
+    read, begun, ended = StoreFollower.read, Event(), Event()
 
-    def hang(_: StoreFollower) -> None:
+    def hang(follower: StoreFollower) -> None:
+        if follower.location.setting != store:
+            return read(follower)
         begun.set()
-        ended.wait(5)
+        ended.wait(60)
+        return None
 
     monkeypatch.setattr(StoreFollower, "read", hang)
     yield begun
     ended.set()
 
 
-async def test_start_is_cancelled_while_reading_the_store_hangs(hanging: Event) -> None:
-    begun = time.monotonic()
-    opening = service_keys.Keys(Kinds()).opened(AuthSettings.model_construct(store=Path("keys.db")))
+async def test_start_is_cancelled_while_reading_the_store_hangs(
+    hanging: Event, store: Path
+) -> None:
+    opening = service_keys.Keys(Kinds()).opened(AuthSettings.model_construct(store=store))
     task = asyncio.create_task(opening.__aenter__())
     await asyncio.to_thread(hanging.wait, 5)
     task.cancel()
-    await asyncio.wait([task])
+    await asyncio.wait([task], timeout=2)
     assert task.cancelled()
-    assert time.monotonic() - begun < 2
 
 
-async def test_stop_does_not_wait_for_a_store_that_hangs(
+async def test_neither_another_store_nor_the_stop_waits_for_a_store_that_hangs(
     store: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     request: pytest.FixtureRequest,
 ) -> None:
-    monkeypatch.setattr(service_keys, "_STOP_TIMEOUT", 0.05)
-    monkeypatch.setattr(service_keys, "_POLL_INTERVAL", 0.0)
-    make_store(store)
-    async with service_keys.Keys(Kinds()).opened(AuthSettings.model_construct(store=store)):
-        hanging = request.getfixturevalue("hanging")
-        await asyncio.to_thread(hanging.wait, 5)
-        begun = time.monotonic()
-    assert time.monotonic() - begun < 2
-    assert f"{store}: the key store does not respond" in caplog.text
-
-
-async def test_other_store_is_followed_while_the_former_one_hangs(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service_keys, "_STOP_TIMEOUT", 0.05)
     monkeypatch.setattr(service_keys, "_POLL_INTERVAL", 0.0)
     make_store(store)
     token, other = digest(make_store(tmp_path / "other.db", "web")["web"]), tmp_path / "other.db"
-    poll, begun, ended = StoreFollower.poll, Event(), Event()
-
-    def hang(follower: StoreFollower) -> None:
-        if follower.location.setting == other:
-            poll(follower)
-        else:
-            begun.set()
-            ended.wait(60)
-
-    monkeypatch.setattr(StoreFollower, "poll", hang)
-    async with service_keys.Keys(Kinds()).opened(AuthSettings.model_construct(store=store)) as keys:
-        await asyncio.to_thread(begun.wait, 5)
+    settings = AuthSettings.model_construct(store=store)
+    async with asyncio.timeout(5), service_keys.Keys(Kinds()).opened(settings) as keys:
+        hanging = request.getfixturevalue("hanging")
+        await asyncio.to_thread(hanging.wait, 5)
         (await keys.prepare(AuthSettings.model_construct(store=other))).commit()
         assert keys.ring.find(token)
         change(other, lambda opened: opened.revoke("web", time.time()))
         await until(lambda: keys.ring.find(token) is None)
-        ended.set()
+    assert f"{store}: the key store does not respond" in caplog.text
 
 
 def test_token_that_a_stored_key_has_is_found_behind_the_first_configured_key() -> None:
@@ -375,36 +307,26 @@ def test_token_that_a_stored_key_has_is_found_behind_the_first_configured_key() 
     assert "the key copy in the key store keys.db has the token of second" in str(error)
 
 
-# What makes the store unusable, the exit code of serve, and the message.
-PROBLEMS: dict[str, tuple[Callable[[Path], object], int, str]] = {
-    "id": (
-        lambda store: make_store(store, "caller"),
-        1,
-        "config.yaml:6:8: auth.keys[0].id: the key store {} has a key caller, too",
-    ),
-    "token": (
-        lambda store: (make_store(store), add(store, record("copy", KEY))),
-        1,
-        "config.yaml:6:7: auth.keys[0]: the key copy in the key store {} has the token of caller",
-    ),
-    "missing": (str, 3, "{}: there is no key store; restore it, or create the first one"),
-    "no store": (lambda store: store.write_text("no store"), 3, "{}: the file is not a key store"),
-}
-
-
-@pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("name", ["serve", "check"])
+@pytest.mark.parametrize(
+    ("key_id", "code", "message"),
+    [
+        ("caller", 1, "config.yaml:6:8: auth.keys[0].id: the key store {} has a key caller, too"),
+        (None, 3, "{}: there is no key store; restore it, or create the first one"),
+    ],
+    ids=["conflict", "missing"],
+)
 def test_problem_of_the_store_is_reported(
-    invoke: Invoke, tmp_path: Path, store: Path, problem: str, name: str
+    invoke: Invoke, store: Path, key_id: str | None, code: int, message: str
 ) -> None:
-    config = write_config(tmp_path, CONFIG_FILE)
-    prepare, code, message = PROBLEMS[problem]
-    prepare(store)
-    done = invoke(name, "--config", config)
-    assert done.exit_code == (code if name == "serve" else 1)
-    assert message.format(store) in done.stderr
-    assert "Traceback" not in done.stderr
-    assert store.exists() is (problem != "missing")
+    config = write_config(store.parent, CONFIG_FILE)
+    if key_id is not None:
+        make_store(store, key_id)
+    served, checked = (invoke(name, "--config", config) for name in ("serve", "check"))
+    assert (served.exit_code, checked.exit_code) == (code, 1)
+    for done in (served, checked):
+        assert message.format(store) in done.stderr
+        assert "Traceback" not in done.stderr
+    assert store.exists() is (key_id is not None)
 
 
 def test_check_reports_the_store(invoke: Invoke, tmp_path: Path, store: Path) -> None:

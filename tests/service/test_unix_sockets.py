@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import logging
+import os
 import re
 import shlex
 import socket
 import stat
 import subprocess
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
 
 from support.processes.admin import ask_admin
 from support.processes.ports import require_ipv6
-from support.processes.process import ServiceProcess, command, eventually, running
+from support.processes.process import ServiceProcess, eventually, running
 from support.processes.proxies import find_tool
 from support.processes.service import (
     KEY,
@@ -28,8 +32,10 @@ from support.processes.service import (
 )
 from support.processes.socket_activation import drain_worker
 from tornado_idv.config.address import Address
+from tornado_idv.config.settings import ServerSettings
+from tornado_idv.errors import StartError
 from tornado_idv.files import FileSignature
-from tornado_idv.service.sockets import SocketFiles
+from tornado_idv.service.sockets import SocketFiles, public_sockets
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +77,8 @@ def test_requests_are_served_on_all_addresses(tmp_path: Path, workers: int) -> N
     require_ipv6()
     listen = f'"unix:{tmp_path}/other.sock", {BOTH}, "[::1]:0"'
     path = tmp_path / "http.sock"
-    with running(write(tmp_path, listen, workers=workers)) as service, ExitStack() as kept:
+    config = write(tmp_path, listen, workers=workers)
+    with running(config) as service, ExitStack() as kept:
         for place in (path, tmp_path / "other.sock", service.port):
             for _ in range(3):
                 assert Client(place).by_input("@alice").status == 200
@@ -89,6 +96,9 @@ def test_requests_are_served_on_all_addresses(tmp_path: Path, workers: int) -> N
             f"unix:{path}",
         ]
         eventually(lambda: "unix:" in clients(service))
+        if workers > 1:
+            drain_worker(service.process.pid, config)
+            assert Client(path).by_input("@alice").status == 200
         service.stop()
     assert not path.exists()
     assert not (tmp_path / "other.sock").exists()
@@ -110,177 +120,139 @@ def test_drain_completes_a_request_of_a_unix_socket(tmp_path: Path, workers: int
         assert service.wait() == 0
 
 
-@WORKERS
-def test_file_of_a_service_that_was_killed_is_replaced(tmp_path: Path, workers: int) -> None:
-    config = write(tmp_path, workers=workers)
-    path = tmp_path / "http.sock"
-    with running(config):
-        pass  # killed
-    assert path.is_socket()
-    eventually(lambda: is_refused(path))
-    with running(config):
-        assert Client(path).by_input("@alice").status == 200
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "http.sock"
 
 
-@WORKERS
-def test_socket_of_another_process_is_left_alone(tmp_path: Path, workers: int) -> None:
-    """Also of one that has no room for a connection now, or takes no streams."""
-    config = write(tmp_path, workers=workers)
-    path = tmp_path / "http.sock"
-
-    def refused() -> str:
-        result = command("serve", "--config", str(config))
-        assert result.returncode == 3
-        start, reason = f"cannot listen on unix:{path}: ", "; change server.listen\n"
-        assert result.stderr.startswith(start)
-        assert result.stderr.endswith(reason)
-        return result.stderr.removeprefix(start).removesuffix(reason)
-
-    with running(config):
-        assert refused() == "another process listens there"
-        assert Client(path).by_input("@alice").status == 200
-    path.unlink()
-    with socket.socket(socket.AF_UNIX) as full, ExitStack() as stack:
-        full.bind(str(path))
-        full.listen(0)
-        stack.enter_context(open_socket(path))
-        assert refused() == "another process listens there"
-    path.unlink()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams:
-        datagrams.bind(str(path))
-        assert refused() == "Protocol wrong type for socket"
-    path.unlink()
-    path.write_text("mine")
-    assert refused() == f"File {path} exists and is not a socket"
-    assert path.read_text() == "mine"
-    path.unlink()
-    path.symlink_to("elsewhere")
-    assert refused() == "Address already in use"
-    assert path.is_symlink()
-    path.unlink()
-    path.mkdir()
-    assert refused() == f"File {path} exists and is not a socket"
+def bound(*addresses: Address) -> AbstractContextManager[list[list[socket.socket]]]:
+    """Bind addresses as a service of two workers does."""
+    server = ServerSettings.model_construct(listen=addresses)
+    return public_sockets(server, addresses, 2)
 
 
-def test_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:
-    result = command("serve", "--config", str(write(tmp_path, '"unix:no/http.sock"')))
-    assert result.returncode == 3
-    assert result.stderr == (
-        f"cannot listen on unix:{tmp_path}/no/http.sock: No such file or directory; "
-        "change server.listen\n"
-    )
+def listening(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, kind)
+    sock.bind(str(path))
+    if kind == socket.SOCK_STREAM:
+        sock.listen(0)
+    return sock
 
 
-@WORKERS
-def test_start_that_fails_leaves_no_file(tmp_path: Path, workers: int) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        listen = f'"unix:http.sock", "127.0.0.1:{port}"'
-        result = command("serve", "--config", str(write(tmp_path, listen, workers=workers)))
-    assert result.returncode == 3
-    assert result.stderr.startswith(f"cannot listen on 127.0.0.1:{port}: Address already in")
-    assert result.stderr.endswith("; change server.listen\n")
-    assert not (tmp_path / "http.sock").exists()
-
-
-@WORKERS
-def test_file_of_a_successor_is_left_alone(tmp_path: Path, workers: int) -> None:
-    """A service that still drains does not remove what another one has put in its place."""
-    config = write(tmp_path, workers=workers, drain="{timeout: 10s}")
-    path = tmp_path / "http.sock"
-    with running(config) as first, Client(path).connection() as client:
-        client.send(lookup_request("@alice")[:-1])
-        first.send_signal()
-        eventually(lambda: "stopping" in first.read_log())
-        eventually(lambda: is_refused(path))
-        other = tmp_path / "second.yaml"
-        other.write_text(config.read_text())
-        with running(other):
-            client.send(lookup_request("@alice")[-1:])
-            assert client.read_reply() is not None
-            assert first.wait() == 0
-            assert Client(path).by_input("@alice").status == 200
-
-
-@WORKERS
-def test_file_that_another_has_bound_is_left_alone(tmp_path: Path, workers: int) -> None:
-    path, other = tmp_path / "http.sock", tmp_path / "other.sock"
-    with (
-        running(write(tmp_path, workers=workers)) as service,
-        socket.socket(socket.AF_UNIX) as sock,
-    ):
-        sock.bind(str(other))
-        other.rename(path)
-        service.stop()
-        assert path.is_socket()
-
-
-def test_socket_outlives_a_worker(tmp_path: Path) -> None:
-    config, path = write(tmp_path, workers=2), tmp_path / "http.sock"
-    with running(config) as service:
-        drain_worker(service.process.pid, config)
-        assert Client(path).by_input("@alice").status == 200
-        service.stop()
+def test_file_of_a_service_that_was_killed_is_replaced(path: Path) -> None:
+    listening(path).close()
+    with bound(Address(path=path)):
+        open_socket(path).close()
+        path.chmod(0o660)  # its owner may be changed, too
     assert not path.exists()
+
+
+OTHERS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "listens": (listening, "another process listens there"),
+    "has no room": (
+        lambda path: (listening(path), open_socket(path)),
+        "another process listens there",
+    ),
+    "takes datagrams": (
+        lambda path: listening(path, socket.SOCK_DGRAM),
+        "Protocol wrong type for socket",
+    ),
+    "is a file": (Path.touch, "File {} exists and is not a socket"),
+    "is a dangling link": (lambda path: path.symlink_to("elsewhere"), "Address already in use"),
+    "is in no folder": (lambda path: path.parent.rmdir(), "No such file or directory"),
+}
+
+
+# Tornado does not close a socket that it cannot bind: the collector does, with a warning.
+UNBOUND = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@UNBOUND
+@pytest.mark.parametrize("other", OTHERS)
+def test_file_of_another_is_left_alone(tmp_path: Path, other: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    make, reason = OTHERS[other]
+    path = folder / "http.sock"
+    made = make(path)
+    before = os.path.lexists(path) and path.lstat()
+    text = f"cannot listen on unix:{path}: {reason.format(path)}; change server.listen"
+    with pytest.raises(StartError, match=f"^{re.escape(text)}$"), bound(Address(path=path)):
+        pass
+    assert (os.path.lexists(path) and path.lstat()) == before
+    for each in made if isinstance(made, tuple) else [made]:
+        if isinstance(each, socket.socket):
+            each.close()
+    gc.collect()
+
+
+@UNBOUND
+def test_start_that_fails_leaves_no_file(path: Path) -> None:
+    addresses = Address(path=path), Address(path=path.parent / "no" / "other.sock")
+    with pytest.raises(StartError), bound(*addresses):
+        pass
+    assert not path.exists()
+    gc.collect()
+
+
+def test_file_of_a_successor_is_left_alone(path: Path) -> None:
+    """A service that still drains does not remove what another one has put in its place."""
+    with ExitStack() as successor:
+        with bound(Address(path=path)) as ((sock,), _):
+            sock.close()
+            successor.enter_context(bound(Address(path=path)))
+        open_socket(path).close()
+    with bound(Address(path=path)), listening(path.with_name("other.sock")):
+        path.with_name("other.sock").rename(path)
+    assert path.is_socket()
 
 
 @WORKERS
 def test_lost_file_of_a_socket_degrades_the_service(tmp_path: Path, workers: int) -> None:
-    path, aside = tmp_path / "http.sock", tmp_path / "aside.sock"
     config = write(tmp_path, workers=workers, more="admin: {port: 0}")
-    with running(config) as service, socket.socket(socket.AF_UNIX) as other:
-
-        def wait_until_degraded_by(*parts: str) -> None:
-            eventually(lambda: ask_admin(service, "/health/ready").json["degraded"] == [*parts])
-
-        wait_until_degraded_by()
+    with running(config) as service:
         assert ask_admin(service, "/health/ready?verbose").json["unix_sockets"]["error"] is None
-        path.rename(aside)
-        wait_until_degraded_by("unix sockets")
-        assert ask_admin(service, "/health/ready").status == 200
-        assert ask_admin(service, "/health/ready?verbose").json["unix_sockets"]["error"] == (
-            f"unix:{path} was removed or replaced: no client can connect; restart the service, "
-            "or the .socket unit"
+        (tmp_path / "http.sock").unlink()
+        eventually(lambda: ask_admin(service, "/health/ready").json["degraded"] != [])
+        record = ask_admin(service, "/health/ready?verbose").json
+        assert (record["status"], record["degraded"]) == ("degraded", ["unix sockets"])
+        assert record["unix_sockets"]["error"] == (
+            f"unix:{tmp_path}/http.sock was removed or replaced: no client can connect; restart "
+            "the service, or the .socket unit"
         )
-        aside.rename(path)
-        wait_until_degraded_by()
-        path.rename(aside)
-        other.bind(str(path))
-        other.listen()
-        wait_until_degraded_by("unix sockets")
-        service.send_signal()
-        other.close()
-        assert service.wait() == 0
-        assert path.is_socket()
-    lines = map(json.loads, service.read_log().splitlines())
-    said = [each["level"] for each in lines if each["event"].startswith("unix sockets: ")]
-    assert said == ["error", "info", "error"]
 
 
-def test_file_that_may_not_be_looked_at_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_file_of_a_socket_is_lost_until_it_is_back(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a folder that only the proxy may enter, of a socket that systemd passes."""
+    """In a folder that only the proxy may enter, a socket that systemd passes is not lost."""
+    caplog.set_level(logging.INFO)
+    aside = path.with_name("aside.sock")
+    with listening(path):
+        files = SocketFiles([Address(path=path), Address(path=Path("@abstract"))])
 
-    def refuse(_: Path) -> FileSignature:
-        raise PermissionError
+        def is_lost() -> bool:
+            files.check()
+            assert files.report is not None
+            return files.report.error is not None
 
-    monkeypatch.setattr(FileSignature, "of", refuse)
-    files = SocketFiles([Address(path=tmp_path / "http.sock")])
-    assert files.report is not None
-    assert files.report.error is None
-    monkeypatch.undo()
-    files.check()
-    assert files.report.error is not None
+        assert not is_lost()
+        path.rename(aside)
+        assert is_lost()
+        aside.rename(path)
+        assert not is_lost()
+        path.rename(aside)
+        with listening(path):
+            assert is_lost()
+            files = SocketFiles([Address(path=path.with_name("gone.sock"))])
+            assert is_lost(), "from the beginning"
+    assert [each.levelname for each in caplog.records] == ["ERROR", "INFO", "ERROR", "ERROR"]
+    monkeypatch.setattr(FileSignature, "of", raise_permission_error)
+    assert not is_lost()
 
 
-def test_owner_may_be_changed_while_it_serves(tmp_path: Path) -> None:
-    path = tmp_path / "http.sock"
-    with running(write(tmp_path)) as service:
-        path.chmod(0o660)
-        assert Client(path).by_input("@alice").status == 200
-        service.stop()
-    assert not path.exists()
+def raise_permission_error(_: Path) -> FileSignature:
+    raise PermissionError
 
 
 def failures(path: Path, addresses: list[str]) -> list[int]:

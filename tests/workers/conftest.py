@@ -14,7 +14,6 @@ from support.processes.supervision import Simulation
 def simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulation]:
     """A supervisor that has started nothing yet."""
     simulation = Simulation(tmp_path, monkeypatch)
-    simulation.start()
     yield simulation
     simulation.close()
 

@@ -28,13 +28,12 @@ async def run(control: ControlEnd, serve: Serve) -> int:
     return task.result()
 
 
-async def until_stopped(channel: Channel) -> int:
-    await channel.stop.wait()
-    return 17
-
-
 @pytest.mark.parametrize("delay", [False, True])
-async def test_process_stops_as_the_supervisor_says(control: ControlEnd, *, delay: bool) -> None:
+async def test_process_stops_as_the_supervisor_says(
+    control: ControlEnd, caplog: pytest.LogCaptureFixture, *, delay: bool
+) -> None:
+    """Its end is not taken for that of the supervisor."""
+    caplog.set_level(logging.INFO)
     seen: list[bool] = []
 
     async def serve(channel: Channel) -> int:
@@ -47,6 +46,7 @@ async def test_process_stops_as_the_supervisor_says(control: ControlEnd, *, dela
     assert await run(control, serve) == 17
     assert seen == [delay]
     assert control.rest()[-1]["state"]["keys"] == 3
+    assert caplog.messages == []
 
 
 async def test_cancellation_that_is_no_stop_is_passed_on(control: ControlEnd) -> None:
@@ -83,15 +83,6 @@ async def test_unhandled_exception_is_logged_without_its_message(
     assert "unhandled exception" in caplog.text
     assert "ValueError" in caplog.text
     assert card_number not in caplog.text
-
-
-async def test_end_of_the_process_is_no_end_of_the_supervisor(
-    control: ControlEnd, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    control.send("drain", delay=False)
-    await run(control, until_stopped)
-    assert caplog.messages == []
 
 
 async def test_everything_is_sent_before_the_end(control: ControlEnd) -> None:

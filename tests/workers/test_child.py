@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import select
 import signal
 import socket
 import time
@@ -21,24 +22,23 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"
 
 def test_process_that_closes_with_a_message_unread_is_not_killed() -> None:
     """It is about to end by itself; what it has sent before is received."""
-    pid = os.fork()
-    if not pid:
+
+    def run(sock: socket.socket) -> int:
+        select.select([sock], [], [])
+        sock.sendall(encode({"op": "report"}))
+        sock.close()
         signal.pause()
-    ours, theirs = socket.socketpair()
-    ours.settimeout(0)
-    child = Child("worker 1", pid, ours, 0.0)
-    try:
-        child.send("drain")
-        theirs.sendall(encode({"op": "report"}))
-        theirs.close()
-        assert child.receive(1.0) == [{"op": "report"}]
-        assert child.receive(1.0) == []
-        assert child.disconnected
-    finally:
-        os.kill(pid, signal.SIGUSR1)
-        _, status = os.waitpid(pid, 0)
-        child.sock.close()
-    assert os.waitstatus_to_exitcode(status) == -signal.SIGUSR1, "another signal came before"
+        return 0
+
+    child = fork("worker 1", run, 0.0)
+    child.send("drain")
+    messages: list[Message] = []
+    while not child.disconnected:
+        messages += child.receive(1.0)
+    assert messages == [{"op": "report"}]
+    assert child.receive(1.0) == []
+    os.kill(child.pid, signal.SIGUSR1)
+    assert ended(child) == -signal.SIGUSR1, "another signal came before"
 
 
 def ended(child: Child) -> int:

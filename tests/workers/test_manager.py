@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 
 from support.fakes.clock_and_backends import LoopClock
+from support.processes.admin import AdminReply, ask_admin
 from support.processes.control_channel import ControlEnd
 from support.processes.loggers import put_back
+from support.processes.supervision import configuration
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.config.address import Address
-from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import StartError
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.keys import Keys
-from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.part import Prepared
-from tornado_idv.service.reload import Configuration, Reloader
+from tornado_idv.service.reload import Reloader
 from tornado_idv.service.sockets import bind
 from tornado_idv.workers import manager as manager_module
 from tornado_idv.workers.channel import Channel, Message, MessageStream, control_socket
@@ -42,10 +41,8 @@ identifiers: {{nickname_pattern: x+}}
 SHARED = f"""\
 {CONFIG}shared_cache: {{kind: redis, url: 'redis://127.0.0.1', secret: {"x" * 32}}}
 """
-PURGE = ("POST", "/cache/purge", b'{"all": true}')
-EXPLAIN = ("POST", "/explain", b'{"input": "@alice"}')
-READY = ("GET", "/health/ready", None)
-STATUS = ("GET", "/status.json", None)
+PURGE = "/cache/purge", {"all": True}
+EXPLAIN = "/explain", {"input": "@alice"}
 REFUSED = "\0no process has this address"
 
 
@@ -61,9 +58,11 @@ class PlayedWorker:
         self.address = REFUSED
         self.received: list[Message | None] = []
         self.asked = asyncio.Event()
+        self.on_connection: Callable[[], object] = lambda: None
         self._replies = iter(replies)
 
     async def serve(self, connection: MessageStream) -> None:
+        self.on_connection()
         message: Message | None = {}
         while message is not None:
             message = await connection.receive()
@@ -89,7 +88,7 @@ class Harness:
         self.may_use = asyncio.Event()
         self.may_use.set()
         self.manager: Manager
-        self.fetch: Callable[..., asyncio.Future[HTTPResponse]]
+        self.admin_url: str | None = None
 
     @property
     def operations(self) -> list[str]:
@@ -112,17 +111,19 @@ class Harness:
                 has_all = set(message["prepared"]).issuperset(serving)
                 connection.send(op="reply", **(used if has_all else {}))
 
+    def show_the_second_after_the_first(self) -> None:
+        """Let the second worker begin once the manager is connected to the first."""
+        workers = self.workers
+        self.workers = workers[:1]
+        workers[0].on_connection = lambda: setattr(self, "workers", workers)
+
+    async def ask(self, path: str, record: object = None) -> AdminReply:
+        """Send a request to the admin listener."""
+        return await asyncio.to_thread(ask_admin, self, path, record)
+
     async def reload(self, text: str = OTHER) -> ReloadResult:
         self.path.write_text(text)
         return await asyncio.wait_for(self.manager.reload(), 10)
-
-
-def configuration(folder: Path, config: str = CONFIG) -> Configuration:
-    (folder / "config.yaml").write_text(config)
-    file, plugins = ConfigFile.read(folder / "config.yaml"), plugin_manager()
-    kinds = installed_kinds(plugins)
-    settings = file.load(kinds, {})
-    return Configuration(file, settings, plugins, kinds, make_limiters(settings.limits))
 
 
 @asynccontextmanager
@@ -150,15 +151,7 @@ async def managed(
         sockets = bind("admin", Address("127.0.0.1"))
         listener = admin_listening(sockets, "127.0.0.1", harness.manager)
         await stack.enter_async_context(listener)
-        client = AsyncHTTPClient(force_instance=True)
-        stack.callback(client.close)
-
-        def fetch(method: str, path: str, body: bytes | None) -> asyncio.Future[HTTPResponse]:
-            url = f"http://127.0.0.1:{Address.of(sockets[0]).port}{path}"
-            headers = {"Content-Type": "application/json"}
-            return client.fetch(HTTPRequest(url, method, headers, body), raise_error=False)
-
-        harness.fetch = fetch
+        harness.admin_url = Address.of(sockets[0]).url("http")
         yield harness
 
 
@@ -178,14 +171,13 @@ def overview(phase: str, *missing: str) -> Message:
     }
 
 
-@contextmanager
-def short_timeout() -> Iterator[None]:
+@pytest.fixture
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let 5 s be half a second, which is long for a response on a busy machine."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manager_module, "_TIMEOUT", 0.5)
-        yield
+    monkeypatch.setattr(manager_module, "_TIMEOUT", 0.5)
 
 
+@pytest.mark.usefixtures("short_timeout")
 @pytest.mark.parametrize(
     ("workers", "status", "text"),
     [
@@ -193,35 +185,30 @@ def short_timeout() -> Iterator[None]:
         ([PlayedWorker(None)], 503, b"no worker runs now"),
         ([PlayedWorker(*[{"result": True}] * 3), PlayedWorker(None)], 200, b'"ok"'),
         ([PlayedWorker(*[{"result": True}] * 3), PlayedWorker(phase="ended")], 200, b'"ok"'),
-        ([PlayedWorker({"error": "KeyError"}, phase="draining")], 503, b"worker 1 (pid 11)"),
-        ([PlayedWorker({"error": "KeyError"}, phase="starting")], 503, b"worker 1 (pid 11)"),
         ([PlayedWorker({"result": True}), PlayedWorker()], 503, b"worker 2 (pid 12): no reply"),
-        ([PlayedWorker({"error": "KeyError"})], 503, b"worker 1 (pid 11): KeyError"),
+        (
+            [PlayedWorker({"error": "KeyError"}, phase="starting")],
+            503,
+            b"worker 1 (pid 11): KeyError",
+        ),
     ],
-    ids=["none", "all", "one ends", "has ended", "draining", "starting", "no reply", "one fails"],
+    ids=["none", "all", "one ends", "has ended", "no reply", "one fails"],
 )
 async def test_purge_is_done_only_if_every_worker_has_done_it(
     tmp_path: Path, workers: list[PlayedWorker], status: int, text: bytes
 ) -> None:
     async with managed(tmp_path, *workers) as harness:
-        with short_timeout():
-            response = await harness.fetch(*PURGE)
-    assert (response.code, text in response.body) == (status, True), response.body
+        response = await harness.ask(*PURGE)
+    assert (response.status, text in response.body) == (status, True), response.body
     assert (b"worker_failed" in response.body) is (status == 503)
 
 
 async def test_purge_is_also_for_a_worker_that_starts_meanwhile(tmp_path: Path) -> None:
     """It may have read the snapshot of the cache just before the other removed it."""
-
-    class First(PlayedWorker):
-        async def serve(self, connection: MessageStream) -> None:
-            harness.workers = workers
-            await super().serve(connection)
-
-    workers = [First({"result": True}), PlayedWorker({"result": True}, phase="starting")]
+    workers = [PlayedWorker({"result": True}), PlayedWorker({"result": True}, phase="starting")]
     async with managed(tmp_path, *workers) as harness:
-        harness.workers = workers[:1]
-        assert (await harness.fetch(*PURGE)).code == 200
+        harness.show_the_second_after_the_first()
+        assert (await harness.ask(*PURGE)).status == 200
     assert [len(each.received) for each in workers] == [2, 2]
 
 
@@ -229,7 +216,7 @@ async def test_purge_is_repeated_after_the_end_of_a_worker(tmp_path: Path) -> No
     """Its last snapshot may be newer than the purge of the other worker, which removes all."""
     worker = PlayedWorker(*[{"result": True}] * 3)
     async with managed(tmp_path, worker, PlayedWorker(None)) as harness:
-        assert (await harness.fetch(*PURGE)).code == 200
+        assert (await harness.ask(*PURGE)).status == 200
     assert len(list(filter(None, worker.received))) == 2
 
 
@@ -243,21 +230,21 @@ async def test_purge_is_done_only_if_the_shared_cache_has_received_it(
 ) -> None:
     workers = [PlayedWorker({"result": each}) for each in results]
     async with managed(tmp_path, *workers, config=SHARED) as harness:
-        response = await harness.fetch(*PURGE)
-    assert (response.code, b"purge_pending" in response.body) == (status, status == 503)
+        response = await harness.ask(*PURGE)
+    assert (response.status, b"purge_pending" in response.body) == (status, status == 503)
 
 
 async def test_shared_cache_that_a_reload_removes_is_in_use_until_a_restart(tmp_path: Path) -> None:
     worker = PlayedWorker({"result": False}, phase="draining")
     async with managed(tmp_path, worker, config=SHARED) as harness:
         assert (await harness.reload(CONFIG)).code is None
-        assert (await harness.fetch(*PURGE)).code == 503
+        assert (await harness.ask(*PURGE)).status == 503
 
 
 async def test_first_worker_that_serves_explains(tmp_path: Path) -> None:
     workers = [PlayedWorker(phase="starting"), PlayedWorker({"result": {"result": "found"}})]
     async with managed(tmp_path, *workers) as harness:
-        response = await harness.fetch(*EXPLAIN)
+        response = await harness.ask(*EXPLAIN)
     assert b'"result":"found","worker":"worker 2"' in response.body
     assert workers[0].received == []
 
@@ -267,7 +254,7 @@ async def test_explain_without_a_worker_is_503(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, worker: PlayedWorker
 ) -> None:
     async with managed(tmp_path, worker) as harness:
-        assert (await harness.fetch(*EXPLAIN)).code == 503
+        assert (await harness.ask(*EXPLAIN)).status == 503
     assert caplog.messages == []
 
 
@@ -285,21 +272,21 @@ async def test_readiness_is_that_of_at_least_one_worker(
 ) -> None:
     async with managed(tmp_path, PlayedWorker(phase="starting")) as harness:
         harness.overview = overview(phase, *missing)
-        response = await harness.fetch(*READY)
-        assert (response.code, response.body) == (status, text)
-        assert b'"worker_restarts":7' in (await harness.fetch(*STATUS)).body
-        metrics = (await harness.fetch("GET", "/metrics", None)).body
+        response = await harness.ask("/health/ready")
+        assert (response.status, response.body) == (status, text)
+        assert b'"worker_restarts":7' in (await harness.ask("/status.json")).body
+        metrics = (await harness.ask("/metrics")).body
     assert b"idv_worker_restarts_total 7.0" in metrics
     shown = b'idv_degraded{part="worker 1"} 1.0' in metrics
     assert shown is bool(missing)
 
 
+@pytest.mark.usefixtures("short_timeout")
 async def test_supervisor_that_does_not_respond_is_503(tmp_path: Path) -> None:
     async with managed(tmp_path) as harness:
         harness.overview = None
-        with short_timeout():
-            response = await harness.fetch(*READY)
-    assert (response.code, b"The supervisor does not respond" in response.body) == (503, True)
+        response = await harness.ask("/health/ready")
+    assert (response.status, b"The supervisor does not respond" in response.body) == (503, True)
 
 
 async def test_longest_lag_is_kept_until_the_next_scrape(tmp_path: Path) -> None:
@@ -331,7 +318,7 @@ async def test_configuration_is_in_force_once_all_have_prepared_it(tmp_path: Pat
         assert await harness.reload() == ReloadResult(5.0, ("server.port",))
         assert harness.manager.backends == ["members"]
         assert "ops" in harness.manager.keys.ids
-        assert (await harness.fetch(*EXPLAIN)).code == 422  # alice is no valid nickname any more
+        assert (await harness.ask(*EXPLAIN)).status == 422  # alice is no valid nickname any more
         await asyncio.sleep(0)
         assert harness.operations == ["reloading", "use", "reloaded"]
         (used,) = [each for each in harness.sent if each["op"] == "use"]
@@ -379,24 +366,21 @@ async def test_worker_that_does_not_begin_is_not_waited_for(
 
 
 async def test_worker_that_starts_meanwhile_prepares_the_configuration_too(tmp_path: Path) -> None:
-    class First(PlayedWorker):
-        async def serve(self, connection: MessageStream) -> None:
-            harness.workers = workers
-            await super().serve(connection)
-
-    workers = [First(BEGUN, DONE, DONE), prepared()]
+    workers = [prepared(), prepared()]
     async with managed(tmp_path, *workers) as harness:
-        harness.workers = workers[:1]
+        harness.show_the_second_after_the_first()
         assert (await harness.reload()).code is None
     for each in workers:
         assert each.received == [{"op": "prepare", "args": OTHER}, COMMIT, None]
 
 
+@pytest.mark.usefixtures("short_timeout")
 async def test_worker_that_does_not_commit_does_not_fail_the_reload(tmp_path: Path) -> None:
-    """The supervisor replaces it."""
+    """The reload waits for it, and then the supervisor replaces it."""
     async with managed(tmp_path, prepared(), PlayedWorker(BEGUN, DONE)) as harness:
-        with short_timeout():
-            assert (await harness.reload()).code is None
+        begun = time.monotonic()
+        assert (await harness.reload()).code is None
+        assert time.monotonic() - begun >= 0.5
 
 
 async def test_configuration_that_the_supervisor_refuses_is_aborted(tmp_path: Path) -> None:
@@ -480,7 +464,6 @@ def test_configuration_is_watched_only_once_the_keys_are_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the keys of the start would replace those of a reload that has ended earlier."""
-
     watched = []
 
     async def watch(*_: object) -> None:
@@ -493,5 +476,5 @@ def test_configuration_is_watched_only_once_the_keys_are_open(
     monkeypatch.setattr(Reloader, "watch", watch)
     monkeypatch.setattr(Keys, "prepare", prepare)
     with put_back(), ControlEnd() as control:
-        assert run_manager(configuration(tmp_path), [], control.theirs) == 3
+        assert run_manager(configuration(tmp_path, CONFIG), [], control.theirs) == 3
     assert not watched

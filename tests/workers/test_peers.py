@@ -44,24 +44,21 @@ async def test_worker_cannot_start_where_there_are_no_unix_sockets(
             pass
 
 
-async def test_process_of_another_user_is_not_responded_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with control_socket(echo) as address, connected(address) as connection:
-        monkeypatch.setattr(os, "geteuid", lambda: 1 + os.getuid())
-        connection.send(text="canary")
-        assert await connection.receive() is None
-
-
-async def test_process_of_another_pid_namespace_is_not_responded_to(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("pid", "user"),
+    [(0, os.geteuid()), (os.getpid(), os.geteuid() + 1)],
+    ids=["another PID namespace", "another user"],
+)
+async def test_process_of_others_is_not_responded_to(
+    monkeypatch: pytest.MonkeyPatch, pid: int, user: int
 ) -> None:
-    """The kernel shows its id as 0."""
     async with control_socket(echo) as address, connected(address) as connection:
-        shown = struct.pack("3i", 0, os.geteuid(), 0)
         original = socket.socket.getsockopt
 
         def getsockopt(sock: socket.socket, level: int, option: int, *size: int) -> object:
             # Sockets of others in this process ask for other options.
-            return shown if option == socket.SO_PEERCRED else original(sock, level, option, *size)
+            is_asked = option == socket.SO_PEERCRED
+            return struct.pack("3i", pid, user, 0) if is_asked else original(sock, level, option)
 
         monkeypatch.setattr(socket.socket, "getsockopt", getsockopt)
         connection.send(text="canary")

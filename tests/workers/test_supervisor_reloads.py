@@ -99,10 +99,13 @@ def test_worker_that_starts_with_the_old_configuration_is_replaced_before_it_ser
     assert [each.name for each in service.processes[3:]] == ["worker 1"] * 2
 
 
-def test_configuration_is_refused_that_a_worker_that_serves_has_not_prepared(
-    service: Simulation,
-) -> None:
+def test_configuration_is_refused_that_a_worker_has_not_prepared(service: Simulation) -> None:
+    """It has just begun to serve."""
+    service.prepare = never_serve
+    service.worker(1).exit(1)
+    service.advance(0.1)
     service.worker(1).is_unprepared = True
+    service.worker(1).serve()  # unread when the manager asks
     assert service.use(OTHER) == {"op": "reply"}
     assert site(service) == "https://profiles.example"
     service.worker(1).is_unprepared = False
@@ -208,12 +211,3 @@ def test_reload_during_the_start_does_not_announce_the_service(simulation: Simul
     simulation.manager.send("reloading", audited={"trigger": "watch"})
     simulation.end_reload(ReloadResult(5.0))
     assert "ready" not in simulation.events.sent
-
-
-def test_configuration_is_refused_if_a_worker_has_just_begun_to_serve(service: Simulation) -> None:
-    service.prepare = never_serve
-    service.worker(1).exit(1)
-    service.advance(0.1)
-    service.worker(1).is_unprepared = True
-    service.worker(1).serve()  # unread when the manager asks
-    assert service.use(OTHER) == {"op": "reply"}

@@ -7,11 +7,10 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -19,19 +18,17 @@ from support.processes.control_channel import ControlEnd
 from support.processes.loggers import put_back
 from support.processes.ports import listens
 from support.processes.process import eventually
-from support.processes.service import FIXTURE, KEY, Client, begun_request
+from support.processes.reloads import Gated
+from support.processes.service import FIXTURE, KEY, Client, begun_request, serving_here
+from support.processes.supervision import configuration
 from tornado_idv.config.address import Address
-from tornado_idv.config.load import ConfigFile
 from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query, User
-from tornado_idv.registry import installed_kinds, plugin_manager
-from tornado_idv.service.limiters import make_limiters
-from tornado_idv.service.reload import Configuration
 from tornado_idv.service.sockets import bind
 from tornado_idv.workers.channel import Message, MessageStream, connected
-from tornado_idv.workers.worker import run_worker
+from tornado_idv.workers.worker import _report, run_worker
 
 CONFIG = f"""\
 profile_sites: [https://profiles.example]
@@ -41,6 +38,8 @@ backends: [{{name: users, kind: yaml, path: users.yaml}}]
 """
 OTHER = CONFIG.replace("profiles.example", "other.example")
 TIMEOUT = 10.0
+# By default, a timeout raises in a callback of the worker's event loop, which goes on.
+pytestmark = pytest.mark.timeout(60, method="thread")
 
 
 class Slow(Backend[BackendOptions]):
@@ -60,30 +59,10 @@ class Slow(Backend[BackendOptions]):
         return None
 
 
-class Recorded(Backend[BackendOptions]):
-    """A backend that records what is done with it."""
-
-    calls: ClassVar[list[str]] = []
-
-    async def open(self) -> None:
-        self.calls.append("open")
-
-    async def find(self, query: Query) -> User | None:
-        return None
-
-    async def close(self) -> None:
-        self.calls.append("close")
-
-
-class Blocking(Backend[BackendOptions]):
-    async def find(self, query: Query) -> User | None:
-        time.sleep(0.3)  # noqa: ASYNC251 - it blocks the event loop
-
-
 class Plugin:
     @hookimpl
     def idv_kinds(self) -> Kinds:
-        return Kinds({"slow": Slow, "recorded": Recorded, "blocking": Blocking})
+        return Kinds({"slow": Slow, "gated": Gated})
 
 
 class Worker:
@@ -99,12 +78,7 @@ class Worker:
         self, supervise: Callable[[ControlEnd], None], config: str = CONFIG
     ) -> tuple[int, list[Message]]:
         """Run the worker and its supervisor; return the exit code, and its last messages."""
-        path = self.folder / "config.yaml"
-        path.write_text(config)
-        manager = plugin_manager(plugins=[Plugin()])
-        file = ConfigFile.read(path)
-        settings = file.load(installed_kinds(manager), {})
-        kinds, limiters = installed_kinds(manager), make_limiters(settings.limits)
+        current = configuration(self.folder, config, Plugin())
 
         def play(control: ControlEnd) -> list[Message]:
             try:
@@ -116,23 +90,7 @@ class Worker:
 
         with ControlEnd() as control, ThreadPoolExecutor(1) as thread:
             played = thread.submit(play, control)
-            # The timeout of pytest raises in a callback of the event loop, which goes on.
-            is_hung = threading.Event()
-
-            def interrupt() -> None:
-                is_hung.set()
-                os.kill(os.getpid(), signal.SIGINT)
-
-            timer = threading.Timer(2 * TIMEOUT, interrupt)
-            timer.start()
-            try:
-                current = Configuration(file, settings, manager, kinds, limiters)
-                code = run_worker(current, self.sockets, control.theirs)
-            except KeyboardInterrupt:
-                pytest.fail("the worker does not end")
-            finally:
-                timer.cancel()
-            assert not is_hung.is_set(), "the worker does not end by itself"
+            code = run_worker(current, self.sockets, control.theirs)
             return code, played.result(TIMEOUT)
 
 
@@ -179,19 +137,12 @@ def test_worker_reports_that_it_serves_and_what_it_has_counted(worker: Worker) -
     assert counted_requests(messages) == 3
 
 
-def test_reported_lag_is_that_since_the_last_report(worker: Worker) -> None:
-    def supervise(control: ControlEnd) -> None:
-        control.wait_until_serving()
-        assert worker.client.by_input("@alice").status == 404
-        for is_long in (True, False):
-            control.wait_for(
-                lambda state, is_long=is_long: (
-                    state.report and (state.report["process"]["max_lag"] > 0.2) is is_long
-                )
-            )
-        drain(control)
-
-    assert worker.run(supervise, CONFIG.replace("yaml, path: users.yaml", "blocking"))[0] == 0
+async def test_reported_lag_is_that_since_the_last_report(tmp_path: Path) -> None:
+    config = CONFIG.replace("workers: 2, ", "")
+    async with serving_here(config, tmp_path) as service:
+        service.operations.counters.max_lag = 0.3
+        lags = [_report(service.operations)["process"].max_lag for _ in range(2)]
+    assert lags == [0.3, 0.0]
 
 
 def asked(control: ControlEnd, ask: Callable[[str], Awaitable[None]]) -> None:
@@ -273,19 +224,20 @@ def test_wrong_configuration_is_replied_to_with_its_problems(worker: Worker) -> 
 
 def test_end_of_the_connection_aborts_a_prepared_configuration(worker: Worker) -> None:
     """Only then is another one prepared."""
-    Recorded.calls.clear()
 
     async def ask(address: str) -> None:
         async with connected(address) as first, connected(address) as second:
-            other = OTHER.replace("yaml, path: users.yaml", "recorded")
+            before = len(Gated.made)
+            other = OTHER.replace("yaml, path: users.yaml", "gated")
             assert await prepare(first, other) is None
+            assert Gated.made[-1].is_open
             second.send(op="prepare", args=CONFIG.replace("profiles.example", "third.example"))
             waiting = asyncio.create_task(second.receive())
             await asyncio.sleep(0.05)
             assert not waiting.done()
             await first.close()
             assert await waiting == {"begun": True}
-            assert Recorded.calls == ["open", "close"]
+            assert [each.is_open for each in Gated.made[before:]] == [False]
             assert await second.receive() == {"result": None}
             assert profile_url(worker) == HERE
             second.send(generation=1)
@@ -321,15 +273,6 @@ def test_terminated_worker_asks_to_be_replaced_and_serves_on(worker: Worker) -> 
         drain(control)
 
     assert worker.run(supervise)[0] == 0
-
-
-def test_worker_without_supervisor_stops(worker: Worker, capfd: pytest.CaptureFixture[str]) -> None:
-    def supervise(control: ControlEnd) -> None:
-        control.wait_until_serving()
-        control.close()
-
-    assert worker.run(supervise, CONFIG.replace("timeout: 5s", "timeout: 5s, delay: 60s"))[0] == 0
-    assert "the supervisor is gone: stopping" in capfd.readouterr().err
 
 
 def test_request_that_is_left_after_the_drain_is_in_the_exit_code(
@@ -377,14 +320,8 @@ def test_commit_during_the_stop_leaves_the_health_check_failing(worker: Worker) 
             await connection.receive()  # nothing, because the change is aborted
             assert worker.client.raw(health)[0].status == 503
 
-    config = CONFIG.replace("5s", "5s, delay: 2s")
+    config = CONFIG.replace("5s", "5s, delay: 1s")
     worker.run(lambda each: asyncio.run(ask(str(each.wait_until_serving().address), each)), config)
-
-
-def test_worker_that_cannot_start_reports_why(worker: Worker) -> None:
-    code, messages = worker.run(lambda _: None, CONFIG.replace("users.yaml", "gone.yaml"))
-    assert code == 3
-    assert "gone.yaml" in messages[-1]["state"]["error"]
 
 
 def test_stop_does_not_wait_for_a_backend_that_is_opened(worker: Worker) -> None:

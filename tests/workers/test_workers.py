@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
-import re
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,8 @@ from prometheus_client import parser
 from support.databases.key_stores import make_store
 from support.http.load import loaded
 from support.processes.admin import AdminReply, ask_admin
-from support.processes.forking import fork
 from support.processes.ports import listens
-from support.processes.process import TIMEOUT, Invoke, ServiceProcess, children, eventually, running
+from support.processes.process import ServiceProcess, children, eventually, running
 from support.processes.service import (
     KEY,
     Client,
@@ -41,6 +40,9 @@ pytestmark = pytest.mark.slow
 
 STABLE = 1.2
 """Seconds since a worker was started, of which it has served for one."""
+KILLS = int(os.environ.get("KILLS", "3"))
+STEP = 0.004
+"""Seconds by which each kill is later in its reload than the one before."""
 LIMITED_KEY = issue("limited")
 ALLOWED = 40
 CONFIG = f"""\
@@ -76,8 +78,21 @@ class Workers:
         workers = self.status()["workers"]
         return [each["pid"] for each in workers if each["phase"] == "ready"]
 
+    def manager(self) -> int:
+        """The process that has the admin listener."""
+        workers = {each["pid"] for each in self.status()["workers"]}
+        (manager,) = set(children(self.process.process.pid)) - workers
+        return manager
+
+    def is_whole(self) -> bool:
+        """Whether the manager and two workers serve."""
+        with suppress(OSError, http.client.HTTPException):  # the manager is being started
+            return len(self.pids()) == 2
+        return False
+
     def wait_until_stable(self) -> None:
-        """Wait until no worker would count as failed at its start if it ended."""
+        """Wait until all processes serve, and a worker that ends is replaced at once."""
+        eventually(self.is_whole)
         eventually(lambda: all(each["uptime_s"] > STABLE for each in self.status()["workers"]))
 
     def has_replaced(self, pid: int) -> bool:
@@ -101,31 +116,7 @@ def prepare(folder: Path, config: str = CONFIG) -> Path:
 
 
 @pytest.fixture(scope="module")
-def notified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """What the service manager was notified of."""
-    received: list[str] = []
-    address = str(tmp_path_factory.mktemp("manager") / "notify")
-    with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        sock.bind(address)
-
-        def receive() -> None:
-            while data := sock.recv(1000):
-                received.append(data.decode())
-
-        thread = threading.Thread(target=receive)
-        thread.start()
-        patch.setenv("NOTIFY_SOCKET", address)
-        patch.setenv("WATCHDOG_USEC", "2000000")
-        yield received
-        sock.sendto(b"", address)
-        thread.join(10)
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, notified: list[str]) -> Iterator[Workers]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     folder = tmp_path_factory.mktemp("service")
     with running(prepare(folder)) as process:
         yield Workers(process, folder)
@@ -150,9 +141,8 @@ def ask_until_both_respond(service: Workers) -> None:
     eventually(is_cached)
 
 
-def test_service_is_announced_once_all_workers_serve(service: Workers, notified: list[str]) -> None:
+def test_service_is_announced_once_all_workers_serve(service: Workers) -> None:
     assert [each.split()[0] for each in service.process.announced].count("Listening") == 1
-    eventually(lambda: f"READY=1\nMAINPID={service.process.process.pid}" in notified)
     (started,) = [line for line in log_lines(service) if line["event"] == "started"]
     assert started["listen"] == [f"127.0.0.1:{service.port}"]
     assert (started["workers"], started["keys"]) == (2, 3)
@@ -186,16 +176,6 @@ def test_metrics_of_processes_are_sums(service: Workers) -> None:
     assert 0 < service.metric("process_start_time_seconds") < time.time()
     each = HttpLimits().within_descriptors().max_connections
     assert service.metric("idv_connections_limit") == 2 * each
-
-
-def test_status_command_shows_the_workers(service: Workers, invoke: Invoke) -> None:
-    config = service.process.log.with_name("used.yaml")
-    port = str(service.admin_url).rpartition(":")[2]
-    config.write_text(CONFIG.replace("admin: {port: 0}", f"admin: {{port: {port}}}"))
-    done = invoke("status", "--config", config)
-    assert done.exit_code == 0
-    pid = service.pids()[1]
-    assert re.search(rf"worker: +worker 2 \(pid {pid}\): ready, up for \d+ s", done.stdout)
 
 
 def test_request_ids_are_unique_across_workers(service: Workers) -> None:
@@ -274,7 +254,7 @@ OTHER = CONFIG.replace("https://profiles.example", "https://other.example")
 HERE, THERE = {"https://profiles.example/m/alice"}, {"https://other.example/m/alice"}
 
 
-def test_reload_is_effective_in_every_worker(service: Workers, notified: list[str]) -> None:
+def test_reload_is_effective_in_every_worker(service: Workers) -> None:
     reloads = service.metric("idv_reloads_total", result="ok")
     with reloading(service) as reload:
         assert profile_urls(service) == HERE
@@ -282,21 +262,34 @@ def test_reload_is_effective_in_every_worker(service: Workers, notified: list[st
         assert profile_urls(service) == THERE
         assert service.metric("idv_reloads_total", result="ok") == reloads + 1
         assert service.status()["last_reload"]["result"] == "ok"
-        assert any(each.startswith("RELOADING=1\nMONOTONIC_USEC=") for each in notified)
         *_, line = [each for each in log_lines(service) if each["event"] == "reloaded"]
         assert (line["trigger"], line["result"]) == ("admin", "ok")
 
 
-def test_worker_that_starts_after_a_reload_has_the_new_configuration(service: Workers) -> None:
-    service.wait_until_stable()
-    with reloading(service) as reload:
-        reload(OTHER + "limits: {requests: 18/hour}\n")
-        for pid in service.pids():
-            os.kill(pid, signal.SIGKILL)
-            eventually(lambda pid=pid: service.has_replaced(pid))
-        assert profile_urls(service) == THERE
-        statuses = [Client(service.port).by_input("@alice").status for _ in range(4)]
-        assert statuses == [200, 200, 429, 429]
+@pytest.mark.parametrize("victim", ["manager", "worker"])
+def test_workers_have_one_configuration_whatever_is_killed(service: Workers, victim: str) -> None:
+    """The new one if that was reported, the old one if it was not, and one of them otherwise."""
+    old = HERE
+    with reloading(service) as reload, loaded(service.port, REQUEST, pause=0.02) as load:
+        for number in range(1, KILLS + 1):
+            service.wait_until_stable()
+            pid = service.manager() if victim == "manager" else service.pids()[0]
+            new = {f"https://site{number}.example/m/alice"}
+            kill = threading.Timer(STEP * number, os.kill, (pid, signal.SIGKILL))
+            kill.start()
+            allowed = [old, new]
+            with suppress(OSError, http.client.HTTPException):
+                reply = reload(CONFIG.replace("profiles.example", f"site{number}.example"))
+                allowed = [new] if reply.status == 200 else [old]
+            kill.join()
+            eventually(lambda pid=pid: pid not in children(service.process.process.pid))
+            eventually(service.is_whole)
+            eventually(lambda: len(profile_urls(service)) == 1)
+            old = profile_urls(service)
+            assert old in allowed
+            load.wait_for(5)
+    assert set(load.results) <= ({"ok"} if victim == "manager" else {"ok", "lost"})
+    assert load.results["lost"] <= 4 * KILLS  # one request of each client
 
 
 def test_supervisor_has_no_thread(service: Workers) -> None:
@@ -324,10 +317,19 @@ def socket_inodes(pid: int) -> set[str]:
     return {each for each in links if each.startswith("socket:")}
 
 
-def test_stop_drains_every_worker(tmp_path: Path, notified: list[str]) -> None:
-    """All log lines are whole, though four processes wrote."""
-    stops = notified.count("STOPPING=1")
-    with running(prepare(tmp_path)) as process:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_stop_drains_every_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """All log lines are whole, though four processes wrote; the service manager is notified."""
+    config = CONFIG.replace("workers: 2", f"workers: {workers}")
+    address = str(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    monkeypatch.setenv("WATCHDOG_USEC", "200000000")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, ExitStack() as stack:
+        manager.bind(address)
+        manager.settimeout(10)
+        process = stack.enter_context(running(prepare(tmp_path, config)))
         service = Workers(process)
         with begun_request(Client(service.port)) as (connection, body):
             process.send_signal()
@@ -336,10 +338,12 @@ def test_stop_drains_every_worker(tmp_path: Path, notified: list[str]) -> None:
             connection.send(body)
             assert status_of(connection.read_reply()) == 200
         assert process.wait() == 0
+        notified = [manager.recv(1000).decode() for _ in range(3)]
+    ready = f"READY=1\nMAINPID={process.process.pid}"
+    assert notified == ["WATCHDOG=1", ready, "STOPPING=1"]
     lines = log_lines(service)
     assert (lines[-1]["event"], lines[-1]["drained"]) == ("stopped", True)
     assert sum(line["event"] == "request" for line in lines) > 0
-    eventually(lambda: notified.count("STOPPING=1") > stops)
 
 
 def log_lines(service: Workers) -> list[dict[str, Any]]:
@@ -355,8 +359,9 @@ def is_running(pid: int) -> bool:
 
 
 def test_workers_drain_when_the_supervisor_is_killed(tmp_path: Path) -> None:
-    """A request in flight is still answered, and the port is free for another start."""
-    with running(prepare(tmp_path)) as process:
+    """A request in flight is still answered, and the port is free, without ``drain.delay``."""
+    config = CONFIG.replace("timeout: 5s", "timeout: 5s, delay: 60s")
+    with running(prepare(tmp_path, config)) as process:
         service = Workers(process)
         pids = service.pids()
         with begun_request(Client(service.port)) as (connection, body):
@@ -368,22 +373,6 @@ def test_workers_drain_when_the_supervisor_is_killed(tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", service.port)):
             pass
     assert "the supervisor is gone: stopping" in process.read_log()
-
-
-def test_stop_while_the_key_store_is_not_reachable_ends_the_start(tmp_path: Path) -> None:
-    """With the exit code and the message of one process."""
-    with socket.create_server(("127.0.0.1", 0)) as silent, (tmp_path / "log").open("w+") as log:
-        address = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/keys"
-        path = prepare(tmp_path, CONFIG.replace("store: keys.db", f"store: '{address}'"))
-        arguments = ("serve", "--config", str(path))
-        process = fork(*arguments, stdout=log.fileno(), stderr=log.fileno())
-        try:
-            with silent.accept()[0]:
-                process.stop(TIMEOUT)
-        finally:
-            process.kill()
-        log.seek(0)
-        assert "stopped during the start" in log.read()
 
 
 # Tornado's `bind_sockets` does not close the socket that it cannot bind.

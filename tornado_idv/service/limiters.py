@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tornado_idv.config.settings import LimitSettings
 from tornado_idv.limits.failed_auth import FailedAuthLimiter
 from tornado_idv.limits.key_limits import KeyLimiter
 
 
-@dataclass(frozen=True, slots=True)
 class Limiters:
     """The rate limits, in memory shared with processes forked later."""
 
-    keys: KeyLimiter
-    failed_auth: FailedAuthLimiter
+    def __init__(self, limits: LimitSettings) -> None:
+        self.keys = KeyLimiter()
+        self.failed_auth = FailedAuthLimiter(None)
+        self.configure(limits)
 
     def configure(self, limits: LimitSettings) -> None:
         """Apply the settings. The counts of unchanged limits are kept."""
@@ -25,10 +24,3 @@ class Limiters:
             misses_log_only=misses is not None and misses.log_only,
         )
         self.failed_auth.configure(limits.failed_auth)
-
-
-def make_limiters(limits: LimitSettings) -> Limiters:
-    """Return limiters with these limits and with counts of zero."""
-    limiters = Limiters(KeyLimiter(), FailedAuthLimiter(None))
-    limiters.configure(limits)
-    return limiters

@@ -29,7 +29,7 @@ from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.directories import Directories, open_directories
 from tornado_idv.service.events import Events
 from tornado_idv.service.keys import Keys, background
-from tornado_idv.service.limiters import Limiters, make_limiters
+from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.part import Part, Prepared, Running
 from tornado_idv.service.reload import Audited, Reloader, applicable, prepare_file, record
 from tornado_idv.service.sockets import SocketFiles, addresses_of, bind, public_sockets, tls_context
@@ -284,7 +284,7 @@ async def public_listener(
         Keys(installed_kinds(manager)).opened(settings.auth) as keys,
         open_directories(running, parts) as directories,
     ):
-        limiters = common or make_limiters(settings.limits)
+        limiters = common or Limiters(settings.limits)
         by_name = {each.name: each for each in parts}
         shared = SharedParts(keys.ring, limiters, counters, log, by_name)
         server = HttpServer(make_http(settings, directories.current, shared))

@@ -18,7 +18,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from typing import Any, Self
 
 import msgspec
@@ -95,18 +95,16 @@ async def control_socket(serve: Callable[[MessageStream], Awaitable[None]]) -> A
 @asynccontextmanager
 async def connected(address: str) -> AsyncIterator[MessageStream]:
     """Yield a connection to a process. Raises `ConnectionError` if the process has ended."""
-    with ExitStack() as opened:
-        sock = opened.enter_context(socket.socket(socket.AF_UNIX))
+    with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(0)
         sock.connect(address.encode("latin-1"))
         if not _is_own(sock):
             raise ConnectionRefusedError
         connection = await MessageStream.on(sock)
-        opened.pop_all()
-    try:
-        yield connection
-    finally:
-        await connection.close()
+        try:
+            yield connection
+        finally:
+            await connection.close()
 
 
 def _is_own(sock: socket.socket) -> bool:

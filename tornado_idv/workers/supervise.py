@@ -17,7 +17,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
 from tornado_idv.registry import installed_kinds
 from tornado_idv.service.events import Events
-from tornado_idv.service.limiters import make_limiters
+from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.reload import Configuration
 from tornado_idv.service.run import log_start
 from tornado_idv.service.service import ServiceInfo
@@ -50,7 +50,7 @@ def supervise(
         if admin:
             admin_sockets = bind("change admin.host or admin.port", Address(admin.host, admin.port))
         kinds = installed_kinds(manager)
-        current = Configuration(file, settings, manager, kinds, make_limiters(settings.limits))
+        current = Configuration(file, settings, manager, kinds, Limiters(settings.limits))
         current.sockets = SocketFiles(addresses_of(public[0]))
 
         def on_ready(key_count: int) -> None:

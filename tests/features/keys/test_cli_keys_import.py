@@ -23,11 +23,6 @@ def line(key_id: str, **members: object) -> str:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "keys.db"
-
-
-@pytest.fixture
 def import_lines(invoke: Invoke, path: Path) -> Import:
     """Imports lines from standard input."""
 
@@ -63,32 +58,22 @@ def test_keys_are_imported_with_their_attributes(import_lines: Import, path: Pat
 
 WRONG = [
     ("shop", "not a line of JSON"),
-    ("{} {}", "not a line of JSON"),
     ("[]", "must be an object"),
     (json.dumps({"sha256": "0" * 64}), "id: is missing"),
     ('{"id": "x"}', "sha256: is required unless there are tokens"),
     (line("a_b"), "id: must be 1 to 64 letters, digits, . and -"),
     (line("x", sha256="00"), "sha256: must be 64 hexadecimal digits"),
-    ('{"id": "x", "id": "y"}', "not a line of JSON"),
     (line("x", token="idv_x"), "token: is not a member of a key"),
     (line("x", idv_shop_QFmcf6EWP9QahxDlTtEjbVgTfpXCotL8_133ca667=1), "is not a member of a key"),
     (line("x", scopes=["all"]), "scopes[0]: Input should be"),
-    (line("x", scopes=[]), "scopes: "),
     (line("x", expires="2027-01-01T00:00:00"), "expires: the time zone is missing"),
-    (line("x", expires="soon"), "expires: not a date and time"),
     (line("x", expires=2027), "expires: not a date and time"),
-    (line("x", not_before=1800000000000), "not_before: not a date and time"),
     (line("x", disabled="yes"), "disabled: must be true or false"),
     (
         line("x", expires="9999-12-31T23:59:59-12:00"),
         "expires: must be a time from 1970 on and before the year 9999",
     ),
-    (
-        line("x", not_before="0001-01-01T00:00:00+12:00"),
-        "not_before: must be a time from 1970 on and before the year 9999",
-    ),
     (line("x", requests="100"), "requests: not a rate"),
-    (line("x", misses=100), "misses: must be a rate"),
     (line("x", note="a\nb"), "note: must be at most 200 printable characters"),
     (
         line("x", not_before="2027-01-01T00:00:00Z", expires="2026-01-01T00:00:00Z"),
@@ -97,12 +82,9 @@ WRONG = [
     (line("x", tokens=[{"sha256": "1" * 64}]), "sha256: cannot be combined with tokens"),
     ('{"id": "x", "tokens": []}', "tokens: "),
     ('{"id": "x", "tokens": [{}]}', "tokens[0].sha256: is missing"),
-    ('{"id": "x", "tokens": [{"sha256": "0"}]}', "tokens[0].sha256: must be 64 hexadecimal digits"),
-    (line("x", revoked="soon"), "revoked: not a date and time"),
     (line("good", sha256="0" * 64), "id: the same as in line 1"),
     (line("x", sha256=digest("good").hex()), "sha256: the same as in line 1"),
     (line("shop"), "the key shop exists already"),
-    ("\x00", "not a line of JSON"),
 ]
 
 

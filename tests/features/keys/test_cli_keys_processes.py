@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import signal
-import sqlite3
-from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 from support.databases.key_stores import make_store, read
-from support.processes.forking import fork
-from support.processes.process import BROKEN, CLOSED, TIMEOUT, command, eventually, on_terminal
+from support.processes.process import BROKEN, CLOSED, command, on_terminal
 from tornado_idv.keys.token import digest
 
 pytestmark = pytest.mark.slow
@@ -22,14 +18,9 @@ pytestmark = pytest.mark.slow
 USER = pwd.getpwuid(os.getuid()).pw_name
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "keys.db"
-
-
-@pytest.mark.parametrize("output", [CLOSED, BROKEN, "/dev/full"])
 @pytest.mark.parametrize(
-    "arguments", ["issue shop", "issue shop --json", "rotate known", "rotate known --expires 1d"]
+    ("arguments", "output"),
+    [("issue shop", CLOSED), ("issue shop --json", BROKEN), ("rotate known", "/dev/full")],
 )
 def test_nothing_is_changed_where_the_token_cannot_be_printed(
     path: Path, arguments: str, output: str
@@ -42,46 +33,6 @@ def test_nothing_is_changed_where_the_token_cannot_be_printed(
     (reason,) = done.stderr.splitlines()
     assert reason.startswith("standard output ")
     assert reason.endswith("; no key was changed")
-    assert read(path) == known
-
-
-def is_locked(path: Path) -> bool:
-    """Return whether another process changes the store."""
-    with closing(sqlite3.connect(path, timeout=0)) as database:
-        try:
-            database.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            return True
-    return False
-
-
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_nothing_is_changed_where_a_signal_comes_before_the_token_is_printed(
-    path: Path, tmp_path: Path, number: signal.Signals
-) -> None:
-    make_store(path, "known")
-    known = read(path)
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    with suppress(BlockingIOError):
-        while True:
-            os.write(writing, b"x" * 4096)
-    os.set_blocking(writing, True)
-    log = tmp_path / "log"
-    with log.open("w") as stderr:
-        issue = ("keys", "issue", "shop", "--store", str(path))
-        process = fork(*issue, stdout=writing, stderr=stderr.fileno())
-    eventually(lambda: is_locked(path) and state(process.pid) == "S")  # it waits for the pipe
-    process.send_signal(number)
-    assert process.wait(TIMEOUT) == 128 + number
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        assert set(pipe.read()) == {"x"}
-    assert "Traceback" not in log.read_text()
     assert read(path) == known
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -17,56 +16,26 @@ from support.databases.key_stores import (
     create,
     make_store,
     open_store,
-    postgres_place,
     read,
     record,
 )
 from tornado_idv.errors import KeyStoreError
-from tornado_idv.features.keys.record import KeyRecord, Token
+from tornado_idv.features.keys.record import Token
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.store_location import KeyStoreLocation
 from tornado_idv.keys.stored_keys import EMPTY
 from tornado_idv.keys.token import digest, issue
-from tornado_idv.units import Rate
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(params=["file", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyStoreLocation]:
+def place(request: pytest.FixtureRequest, path: Path) -> KeyStoreLocation:
     """A place for a key store, where there is none."""
     if request.param == "file":
-        yield KeyStoreFile(tmp_path / "keys.db")
-        return
-    with closing(postgres_place(request.getfixturevalue("database"))) as location:
-        yield location
-
-
-def test_existing_store_is_not_created_again(place: KeyStoreLocation) -> None:
-    make_store(place, "shop")
-    assert not create(place)
-    assert list(read(place)) == ["shop"]
-
-
-def test_every_attribute_is_stored(place: KeyStoreLocation) -> None:
-    make_store(place)
-    whole = KeyRecord(
-        "shop",
-        CREATED,
-        (Token(digest("a"), CREATED), Token(digest("b"), CREATED + 1, CREATED + 2)),
-        owner="web shop",
-        scopes=("identify:card", "admin"),
-        not_before=CREATED + 0.5,
-        expires=CREATED + 90,
-        requests=Rate(100, 1),
-        misses=Rate(300, 600),
-        note="for ü",
-        disabled=True,
-        revoked=CREATED + 3,
-    )
-    plain = record("plain", issue("plain"))
-    add(place, whole, plain)
-    assert read(place) == {"shop": whole, "plain": plain}
+        return KeyStoreFile(path)
+    location: KeyStoreLocation = request.getfixturevalue("in_postgres")
+    return location
 
 
 def test_rotating_never_makes_an_older_token_valid_for_longer(place: KeyStoreLocation) -> None:

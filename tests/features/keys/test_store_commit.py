@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from click.testing import Result
 
 from idv_postgres import key_database
 from idv_postgres.key_store import PostgresKeyStore
-from support.databases.key_stores import CREATED, make_store, open_store, postgres_place, read
+from support.databases.key_stores import CREATED, make_store, open_store, read
 from support.databases.postgres_server import Database
 from support.processes.process import Invoke, eventually
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
@@ -32,42 +31,18 @@ CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT OR UPDATE ON keys
 
 
 @pytest.fixture
-def place(database: Database) -> Iterator[PostgresKeyStore]:
-    with closing(postgres_place(database)) as location:
-        yield location
-
-
-@pytest.fixture
-def keys(place: PostgresKeyStore, tmp_path: Path, invoke: Invoke) -> Callable[..., Result]:
+def keys(in_postgres: PostgresKeyStore, tmp_path: Path, invoke: Invoke) -> Callable[..., Result]:
     config = tmp_path / "config.yaml"
-    config.write_text(f"auth: {{store: '{place.setting.get_secret_value()}'}}\n")
+    config.write_text(f"auth: {{store: '{in_postgres.setting.get_secret_value()}'}}\n")
     return lambda *arguments: invoke("keys", *arguments, "--config", config)
 
 
-def around_commit(
-    monkeypatch: pytest.MonkeyPatch,
-    before: Callable[[], object] = lambda: None,
-    after: Callable[[], object] = lambda: None,
-) -> None:
-    """Have functions called before and after each COMMIT."""
-    script = key_database.KeyDatabase.script
-
-    def run(self: key_database.KeyDatabase, sql: str) -> None:
-        if sql == "COMMIT":
-            before()
-        script(self, sql)
-        if sql == "COMMIT":
-            after()
-
-    monkeypatch.setattr(key_database.KeyDatabase, "script", run)
-
-
 def test_change_that_no_standby_confirms_is_uncertain(
-    place: PostgresKeyStore, database: Database, monkeypatch: pytest.MonkeyPatch
+    in_postgres: PostgresKeyStore, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The primary has committed it, and waits for a synchronous standby which is not there."""
-    make_store(place, "shop")
-    place.close()
+    make_store(in_postgres, "shop")
+    in_postgres.close()
     monkeypatch.setattr(key_database, "_TIMEOUT", 0.2)
     database.run("ALTER ROLE idv SET synchronous_commit = on")
     database.run("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
@@ -75,7 +50,7 @@ def test_change_that_no_standby_confirms_is_uncertain(
     states: list[bool] = []
 
     def change() -> None:
-        with open_store(place, busy_timeout=0.1) as store:
+        with open_store(in_postgres, busy_timeout=0.1) as store:
             while len(states) < 1000:  # until the server has loaded its settings
                 states.append(len(states) % 2 == 0)
                 store.set_disabled("shop", disabled=states[-1])
@@ -86,18 +61,18 @@ def test_change_that_no_standby_confirms_is_uncertain(
     finally:
         database.run("ALTER SYSTEM RESET synchronous_standby_names")
         database.run("ALTER ROLE idv RESET synchronous_commit; SELECT pg_reload_conf()")
-    place.close()
+    in_postgres.close()
     # On a busy machine the server may begin the COMMIT after the command has given up.
-    eventually(lambda: read(place)["shop"].disabled is states[-1])
+    eventually(lambda: read(in_postgres)["shop"].disabled is states[-1])
 
 
 def test_token_that_may_be_valid_is_printed_with_an_exit_code_of_its_own(
-    place: PostgresKeyStore,
+    in_postgres: PostgresKeyStore,
     database: Database,
     keys: Callable[..., Result],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    make_store(place, "shop")
+    make_store(in_postgres, "shop")
     database.run(ENDS_SESSION)
     issued, rotated = keys("issue", "other"), keys("rotate", "shop", "--json")
     check_token(issued.stdout.strip())
@@ -129,36 +104,44 @@ def end_sessions(database: Database) -> None:
 
 
 def test_error_within_a_change_is_raised_also_if_that_cannot_be_rolled_back(
-    place: PostgresKeyStore, database: Database
+    in_postgres: PostgresKeyStore, database: Database
 ) -> None:
-    make_store(place, "shop")
+    make_store(in_postgres, "shop")
 
     def change_and_fail() -> None:
-        with open_store(place) as store, store.transaction():
+        with open_store(in_postgres) as store, store.transaction():
             store.revoke("shop", CREATED)
             end_sessions(database)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         change_and_fail()
-    assert read(place)["shop"].revoked is None
+    assert read(in_postgres)["shop"].revoked is None
 
 
 def test_change_is_uncertain_where_a_signal_comes_and_the_connection_is_lost(
-    place: PostgresKeyStore,
+    in_postgres: PostgresKeyStore,
     database: Database,
     keys: Callable[..., Result],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    make_store(place, "shop")
+    make_store(in_postgres, "shop")
 
     def cut_off() -> None:
         signal.raise_signal(signal.SIGTERM)
         end_sessions(database)
         raise KeyStoreError("the connection was lost")
 
-    around_commit(monkeypatch, lambda: signal.raise_signal(signal.SIGINT), cut_off)
+    def run(database: key_database.KeyDatabase, sql: str) -> None:
+        if sql == "COMMIT":
+            signal.raise_signal(signal.SIGINT)
+        script(database, sql)
+        if sql == "COMMIT":
+            cut_off()
+
+    script = key_database.KeyDatabase.script
+    monkeypatch.setattr(key_database.KeyDatabase, "script", run)
     result = keys("revoke", "shop")
     assert (result.exit_code, "could not be determined" in result.stderr) == (3, True)
     monkeypatch.undo()
-    assert read(place)["shop"].revoked is not None
+    assert read(in_postgres)["shop"].revoked is not None

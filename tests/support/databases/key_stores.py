@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -79,56 +79,63 @@ def read(place: Place) -> dict[str, KeyRecord]:
         return {each.id: each for each in store.records()}
 
 
-Fault = Callable[[Path], Iterator[None]]
+def execute(path: Path, *statements: str) -> None:
+    """Change a store without our commands."""
+    sqlite_databases.run(path, ";".join(statements))
 
 
-def deleted(path: Path) -> Iterator[None]:
+Fault = Callable[[Path], AbstractContextManager[None]]
+"""Makes the store at a path fail, and work again at the end."""
+
+
+def deleted(path: Path) -> AbstractContextManager[None]:
     return _replaced(path, lambda _: None)
 
 
-def emptied(path: Path) -> Iterator[None]:
+def emptied(path: Path) -> AbstractContextManager[None]:
     return _overwritten(path, b"")
 
 
-def truncated(path: Path) -> Iterator[None]:
+def truncated(path: Path) -> AbstractContextManager[None]:
     return _overwritten(path, path.read_bytes()[:5000])
 
 
-def garbage(path: Path) -> Iterator[None]:
+def garbage(path: Path) -> AbstractContextManager[None]:
     return _overwritten(path, b"no database " * 1000)
 
 
-def garbage_page(path: Path) -> Iterator[None]:
+def garbage_page(path: Path) -> AbstractContextManager[None]:
     content = path.read_bytes()
     return _overwritten(path, content[:4096] + b"\xff" * (len(content) - 4096))
 
 
-def another_database(path: Path) -> Iterator[None]:
-    return _replaced(
-        path, lambda other: sqlite_databases.run(other, "CREATE TABLE users (nickname TEXT)")
-    )
+def another_database(path: Path) -> AbstractContextManager[None]:
+    return _replaced(path, lambda other: execute(other, "CREATE TABLE users (nickname TEXT)"))
 
 
+@contextmanager
 def newer_schema(path: Path) -> Iterator[None]:
-    sqlite_databases.run(path, "PRAGMA user_version = 99")
+    execute(path, "PRAGMA user_version = 99")
     yield
-    sqlite_databases.run(path, "PRAGMA user_version = 1")
+    execute(path, "PRAGMA user_version = 1")
 
 
+@contextmanager
 def invalid_key(path: Path) -> Iterator[None]:
-    sqlite_databases.run(path, "UPDATE keys SET scopes = scopes || ' everything'")
+    execute(path, "UPDATE keys SET scopes = scopes || ' everything'")
     yield
-    sqlite_databases.run(path, "UPDATE keys SET scopes = 'identify:url'")
+    execute(path, "UPDATE keys SET scopes = 'identify:url'")
 
 
-def directory(path: Path) -> Iterator[None]:
+def directory(path: Path) -> AbstractContextManager[None]:
     return _replaced(path, Path.mkdir)
 
 
-def fifo(path: Path) -> Iterator[None]:
+def fifo(path: Path) -> AbstractContextManager[None]:
     return _replaced(path, os.mkfifo)
 
 
+@contextmanager
 def locked(path: Path) -> Iterator[None]:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -136,6 +143,7 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
 def _replaced(path: Path, make: Callable[[Path], object]) -> Iterator[None]:
     """Rename the file, and make another one at its path."""
     kept = path.rename(path.with_suffix(".kept"))
@@ -146,33 +154,10 @@ def _replaced(path: Path, make: Callable[[Path], object]) -> Iterator[None]:
     kept.replace(path)
 
 
+@contextmanager
 def _overwritten(path: Path, content: bytes) -> Iterator[None]:
     """Write into the same file, as a copy over it does."""
     good = path.read_bytes()
     path.write_bytes(content)
     yield
     path.write_bytes(good)
-
-
-FAULTS: list[Fault] = [
-    deleted,
-    emptied,
-    truncated,
-    garbage,
-    garbage_page,
-    another_database,
-    newer_schema,
-    invalid_key,
-    directory,
-    fifo,
-    locked,
-]
-
-
-@contextmanager
-def failing(fault: Fault, path: Path) -> Iterator[None]:
-    """Make the store at ``path`` fail, and work again at the end."""
-    steps = fault(path)
-    next(steps)
-    yield
-    next(steps, None)

@@ -85,7 +85,7 @@ class KeepAlive:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
-        self._reader = reader
+        self.reader = reader
 
     async def ask(self, text: str, **options: str) -> Response:
         """Send a request, and return its response."""
@@ -93,9 +93,9 @@ class KeepAlive:
         return await self.read()
 
     async def read(self) -> Response:
-        head = await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), 10)
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)
         length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-        body = await self._reader.readexactly(length)
+        body = await self.reader.readexactly(length)
         return Response(int(head.split()[1]), json.loads(body))
 
 

@@ -26,21 +26,28 @@ def held_sockets(folder: Path) -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @contextmanager
-def activated(
-    sockets: Sequence[socket.socket], *arguments: str, log: Path, pid: str = "$$", count: str = ""
-) -> Iterator[ForkedCommand]:
-    """Run a command with these sockets, and its output in the log; end it at the end."""
-    passed = {"PID": pid, "FDS": count or str(len(sockets)), "FDNAMES": "x"}
+def serving_activated(sockets: Sequence[socket.socket], config: Path) -> Iterator[ForkedCommand]:
+    """Serve a configuration on these sockets; wait until it does, and end it at the end."""
+    log = config.with_suffix(".log")
+
+    def starts() -> int:
+        """The number of services that have announced themselves, in the log and on the output."""
+        text = log.read_text() if log.exists() else ""
+        return min(map(text.count, ('"event":"started"', "\nKeys: ")))
+
+    before, workers = starts(), []
+    passed = {"LISTEN_PID": "$$", "LISTEN_FDS": str(len(sockets)), "LISTEN_FDNAMES": "x"}
     with log.open("a") as out:
         process = fork(
-            *arguments,
+            *("serve", "--config", str(config)),
             stdout=out.fileno(),
             stderr=out.fileno(),
-            env={**os.environ, **{f"LISTEN_{name}": value for name, value in passed.items()}},
+            env={**os.environ, **passed},
             sockets=[each.fileno() for each in sockets],
         )
-    workers: list[int] = []
     try:
+        eventually(lambda: process.poll() is not None or starts() > before)
+        assert process.poll() is None, log.read_text()
         yield process
         workers = children(process.pid)
     finally:
@@ -49,25 +56,6 @@ def activated(
         for each in workers:
             with suppress(ProcessLookupError):
                 os.kill(each, 9)
-
-
-@contextmanager
-def serving_activated(
-    sockets: Sequence[socket.socket], config: Path, **options: str
-) -> Iterator[ForkedCommand]:
-    """Serve a configuration on these sockets; wait until it does."""
-    log = config.with_suffix(".log")
-
-    def starts() -> int:
-        """The number of services that have announced themselves, in the log and on the output."""
-        text = log.read_text() if log.exists() else ""
-        return min(map(text.count, ('"event":"started"', "\nKeys: ")))
-
-    before = starts()
-    with activated(sockets, "serve", "--config", str(config), log=log, **options) as process:
-        eventually(lambda: process.poll() is not None or starts() > before)
-        assert process.poll() is None, log.read_text()
-        yield process
 
 
 def drain_worker(supervisor: int, config: Path) -> None:

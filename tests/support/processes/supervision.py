@@ -20,7 +20,7 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.events import Event, Events
-from tornado_idv.service.limiters import make_limiters
+from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.reload import Configuration
 from tornado_idv.workers.channel import Message, State, encode
 from tornado_idv.workers.child import Child, Slot
@@ -31,6 +31,18 @@ profile_sites: [https://profiles.example]
 server: {workers: 2, watch_config: false}
 backends: [{name: users, kind: yaml, path: users.yaml}]
 """
+
+
+def configuration(folder: Path, text: str, *plugins: object) -> Configuration:
+    """Write a file, and return the configuration of a process that was started with it."""
+    path = folder / "config.yaml"
+    path.write_text(text)
+    manager, file = plugin_manager(plugins=plugins), ConfigFile.read(path)
+    kinds = installed_kinds(manager)
+    settings = file.load(kinds, {})
+    return Configuration(file, settings, manager, kinds, Limiters(settings.limits))
+
+
 _MAX_STEPS = 100
 """Steps without time between them: a supervisor that does more would use up a core."""
 
@@ -61,9 +73,6 @@ class FakeProcess:
         self._state = msgspec.structs.replace(state)
         self._rest = b""
         self._beat_at = clock()
-
-    def __repr__(self) -> str:
-        return f"{self.name} ({self.pid})"
 
     @property
     def has_ended(self) -> bool:
@@ -142,8 +151,9 @@ class FakeChild(Child):
 class RecordingEvents(Events):
     """Records the events of the service."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], interval: float | None) -> None:
         super().__init__()
+        self.interval = interval
         self.sent: list[Event] = []
         self.signs_of_life: list[float] = []
         """When ``alive`` was sent."""
@@ -166,32 +176,24 @@ class Simulation:
     ``prepare`` is called with each process that is started; by default it serves.
     """
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, folder: Path, patch: pytest.MonkeyPatch, *, interval: float | None = None
+    ) -> None:
         self.now = 1000.0
-        self.path = folder / "config.yaml"
-        self.path.write_text(CONFIG)
         self.processes: list[FakeProcess] = []
         self.prepare: Callable[[FakeProcess], object] = FakeProcess.serve
         self.fork_error: OSError | None = None
         self.announced: list[int] = []
         self.released = 0
-        self.events = RecordingEvents(self.clock)
-        plugins = plugin_manager()
-        kinds = installed_kinds(plugins)
-        file = ConfigFile.read(self.path)
-        settings = file.load(kinds, {})
-        limiters = make_limiters(settings.limits)
-        self.current = Configuration(file, settings, plugins, kinds, limiters)
+        self.events = RecordingEvents(self.clock, interval)
+        self.current = configuration(folder, CONFIG)
         self._is_over = False
         self._limit = math.inf
         self._steps = 0
         self._pause = 0.0
         patch.setattr(select, "poll", lambda: _Poll(self))
-
-    def start(self, *names: str) -> None:
-        """Make the supervisor, which starts the processes in its first step."""
         self.supervisor = Supervisor(
-            [Slot(each, lambda _: 0) for each in names or ("worker 1", "worker 2", MANAGER)],
+            [Slot(each, lambda _: 0) for each in ("worker 1", "worker 2", MANAGER)],
             self.current,
             self.events,
             on_ready=self.announced.append,
