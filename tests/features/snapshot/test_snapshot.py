@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -21,6 +21,8 @@ from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 LIMITS = CacheLimits(ttl=300, stale_if_error=3600)
 CARD = ByCard("4000")
 NOW = 1_800_000_000.0
+Revisions = dict[str, str | None]
+UNTRACKED: Revisions = {"crm": None}
 
 
 def content(parts: Iterable[bytes]) -> bytes:
@@ -30,10 +32,10 @@ def content(parts: Iterable[bytes]) -> bytes:
 class Process:
     """The cache of one process, which began at a time of the wall clock."""
 
-    def __init__(self, started: float = NOW, limits: CacheLimits = LIMITS) -> None:
+    def __init__(self, started: float = NOW) -> None:
         self.ticker = Ticker()
         self.started = started - self.ticker.now
-        self.cache = steady_cache(limits, self.ticker)
+        self.cache = steady_cache(LIMITS, self.ticker)
 
     @property
     def clock(self) -> float:
@@ -44,30 +46,18 @@ class Process:
         answer = Answer(user, body=encode(user), **fields)
         self.cache.store(query, answer)
 
-    def stop(self, **fields: Any) -> bytes:
-        revisions = fields.pop("revisions", {"crm": None})
-        header = Snapshot("scope", fields.pop("written", self.clock), revisions)
+    def stop(self, revisions: Revisions = UNTRACKED) -> bytes:
+        header = Snapshot("scope", self.clock, revisions)
         return content(snapshot.encode(header, self.cache, Texts()))
 
-    def load(
-        self,
-        content: bytes,
-        scope: str = "scope",
-        *,
-        revisions: Mapping[str, str | None] | None = None,
-    ) -> int:
-        return snapshot.restore(
-            snapshot.decode(content, scope, self.clock),
-            self.cache,
-            self.clock,
-            {"crm": None} if revisions is None else revisions,
-            encode,
-        )
+    def load(self, content: bytes, scope: str = "scope", revisions: Revisions = UNTRACKED) -> int:
+        loaded = snapshot.decode(content, scope, self.clock)
+        return snapshot.restore(loaded, self.cache, self.clock, revisions, encode)
 
-    def restarted(self, pause: float = 0.0, **fields: Any) -> Process:
+    def restarted(self, pause: float = 0.0) -> Process:
         """Return the process after this one, which was down for ``pause`` seconds."""
         after = Process(self.clock + pause)
-        after.load(self.stop(), **fields)
+        after.load(self.stop())
         return after
 
     def is_stale(self, query: Query = QUERY) -> bool:
@@ -153,7 +143,7 @@ def test_answer_that_lasts_longer_is_kept() -> None:
     assert kept.user == User("Pro", "4000", "alice")
 
 
-CHANGES: list[tuple[dict[str, str | None], set[str]]] = [
+CHANGES: list[tuple[Revisions, set[str]]] = [
     ({"a": "1", "b": "1", "c": None}, {"a", "b", "c"}),
     ({"a": "1", "b": "2", "c": None}, {"a"}),
     ({"a": "2", "b": "1", "c": None}, set()),
@@ -165,9 +155,7 @@ CHANGES: list[tuple[dict[str, str | None], set[str]]] = [
 
 
 @pytest.mark.parametrize(("now", "kept"), CHANGES)
-def test_answers_of_changed_backends_are_dropped(
-    now: dict[str, str | None], kept: set[str]
-) -> None:
+def test_answers_of_changed_backends_are_dropped(now: Revisions, kept: set[str]) -> None:
     before = Process()
     for name in "abc":
         before.store(User("Free", "1", name), ByNickname(name), backend=name)

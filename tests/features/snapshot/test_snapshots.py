@@ -36,12 +36,16 @@ def wall() -> Ticker:
     return Ticker()
 
 
+@pytest.fixture
+def process(path: Path, wall: Ticker) -> Process:
+    return Process(path, wall, Source())
+
+
 def fail(_: SnapshotFiles) -> None:
     raise PermissionError(13, "Permission denied")
 
 
-async def test_stop_writes_and_a_failed_one_does_not(path: Path, wall: Ticker) -> None:
-    process = Process(path, wall, Source())
+async def test_stop_writes_and_a_failed_one_does_not(path: Path, process: Process) -> None:
     await process.directory.find(QUERY)
     with pytest.raises(ZeroDivisionError):
         async with process.snapshots.running():
@@ -86,9 +90,8 @@ async def test_is_written_every_interval_and_after_removal(path: Path, wall: Tic
 
 @pytest.mark.parametrize(("purges", "cached"), [([], "stale"), ([Purge()], "absent")])
 async def test_purge_after_the_file_was_read_keeps_its_answers_out(
-    path: Path, wall: Ticker, purges: Sequence[Purge], cached: str
+    path: Path, wall: Ticker, process: Process, purges: Sequence[Purge], cached: str
 ) -> None:
-    process = Process(path, wall, Source())
     await process.directory.find(QUERY)
     await process.stop()
     process = Process(path, wall, Source())
@@ -153,9 +156,8 @@ async def test_something_else_in_its_place_is_reported_and_stays(
 
 @pytest.mark.parametrize("at_stop", [False, True])
 async def test_purge_while_it_is_written_leaves_none_that_has_what_was_purged(
-    path: Path, wall: Ticker, monkeypatch: pytest.MonkeyPatch, *, at_stop: bool
+    path: Path, process: Process, monkeypatch: pytest.MonkeyPatch, *, at_stop: bool
 ) -> None:
-    process = Process(path, wall, Source())
     await process.directory.find(QUERY)
     process.directory.cache.store(ByNickname("bob"), Answer(User("Pro", "1", "bob"), "crm"))
     encode, purges = module.encode, [Purge(queries=(QUERY,))]
@@ -177,8 +179,9 @@ async def test_purge_while_it_is_written_leaves_none_that_has_what_was_purged(
         assert not path.exists()
 
 
-async def test_reload_during_the_write_leaves_no_answers_of_both(path: Path, wall: Ticker) -> None:
-    process = Process(path, wall, Source())
+async def test_reload_during_the_write_leaves_no_answers_of_both(
+    path: Path, process: Process
+) -> None:
     await process.directory.find(QUERY)
     writing = asyncio.create_task(process.write())
     await asyncio.sleep(0)
@@ -191,10 +194,9 @@ async def test_reload_during_the_write_leaves_no_answers_of_both(path: Path, wal
 @pytest.mark.parametrize("during", [False, True])
 @pytest.mark.parametrize("in_former", [False, True])
 async def test_user_who_is_gone_after_a_reload_during_the_write_is_not_left_in_the_file(
-    path: Path, wall: Ticker, before: str, *, during: bool, in_former: bool
+    path: Path, process: Process, before: str, *, during: bool, in_former: bool
 ) -> None:
     """Also if a lookup from before the reload no longer finds the user."""
-    process = Process(path, wall, Source())
     await process.directory.find(QUERY)
     if before == "a failed write":
         path.mkdir()
@@ -229,9 +231,8 @@ async def test_user_who_is_gone_after_a_reload_during_the_write_is_not_left_in_t
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("query", [QUERY, ByCard(ALICE.card_number)], ids=["nickname", "card"])
 async def test_file_is_removed_when_a_user_of_it_is_no_longer_found(
-    path: Path, wall: Ticker, query: Query, *, is_restarted: bool
+    path: Path, wall: Ticker, process: Process, query: Query, *, is_restarted: bool
 ) -> None:
-    process = Process(path, wall, Source())
     await process.directory.find(QUERY)
     await process.write()
     if is_restarted:
@@ -248,9 +249,8 @@ async def test_file_is_removed_when_a_user_of_it_is_no_longer_found(
     assert not path.exists()
 
 
-async def test_user_in_a_file_of_a_failed_write_is_not_left(path: Path, wall: Ticker) -> None:
+async def test_user_in_a_file_of_a_failed_write_is_not_left(path: Path, process: Process) -> None:
     """Also after another write, which a reload has outdated."""
-    process = Process(path, wall, Source())
     await process.directory.find(QUERY)
     write = process.file.write
 
@@ -271,10 +271,9 @@ async def test_user_in_a_file_of_a_failed_write_is_not_left(path: Path, wall: Ti
 
 @pytest.mark.parametrize("other", ["other.snapshot", None])
 async def test_file_that_a_reload_leaves_is_removed_at_once_or_by_the_next_purge(
-    path: Path, wall: Ticker, monkeypatch: pytest.MonkeyPatch, other: str | None
+    path: Path, process: Process, monkeypatch: pytest.MonkeyPatch, other: str | None
 ) -> None:
     """A later start with this file would bring purged users back."""
-    process = Process(path, wall, Source())
     await process.write()
     settings = settings_of(path, snapshot=path.with_name(other) if other else None)
     with monkeypatch.context() as patched:
@@ -284,6 +283,9 @@ async def test_file_that_a_reload_leaves_is_removed_at_once_or_by_the_next_purge
         with nullcontext() if other else pytest.raises(OperationFailed):
             await process.snapshots.purged()
     assert path.exists() == (other is None)
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot_file, "_SERVICE", b"another service.")
+        SnapshotFiles(path).acquire()
     for is_left in (False, True):  # a file that another service has written since is not removed
         process.directory.purge(Purge())
         assert await process.snapshots.purged()
@@ -291,9 +293,8 @@ async def test_file_that_a_reload_leaves_is_removed_at_once_or_by_the_next_purge
         SnapshotFiles(path).write([b"tornado-idv snapshot 1"])
 
 
-async def test_outdated_writes_leave_no_name(path: Path, wall: Ticker) -> None:
+async def test_outdated_writes_leave_no_name(path: Path, process: Process) -> None:
     """Or the file would be removed without a reason when the user is no longer found."""
-    process = Process(path, wall, Source())
     await process.write()
     for _ in range(2):
         writing = asyncio.create_task(process.write())
@@ -349,8 +350,9 @@ async def test_answers_after_a_failing_revision(path: Path, wall: Ticker, fails:
     assert after.directory.cache.get_stale(QUERY) is None
 
 
-async def test_another_directory_is_followed_and_old_one_no_more(path: Path, wall: Ticker) -> None:
-    process = Process(path, wall, Source())
+async def test_another_directory_is_followed_and_old_one_no_more(
+    path: Path, process: Process
+) -> None:
     other = directory(Source(), ticker=process.ticker)
     await other.find(QUERY)
     process.snapshots.follow(process.settings, other)
