@@ -32,11 +32,9 @@ def upstream(directory: LiveDirectory, name: str = "crm") -> str:
 
 @contextmanager
 def served(
-    folder: Path, backends: str, cache: str = _SNAPSHOT, **server: object
+    folder: Path, backends: str, cache: str = _SNAPSHOT, workers: int = 1
 ) -> Iterator[ServiceProcess]:
-    text = CONFIG
-    for name, value in server.items():
-        text = text.replace("port: 0", f"port: 0, {name}: {value}")
+    text = CONFIG.replace("port: 0", f"port: 0, workers: {workers}")
     config = folder / "config.yaml"
     config.write_text(f"{text}{backends}{cache}admin: {{port: 0}}\n")
     with running(config) as service:
@@ -45,10 +43,6 @@ def served(
 
 def snapshots(folder: Path) -> list[Path]:
     return [*folder.glob("answers.snapshot*")]
-
-
-def stop(service: ServiceProcess) -> None:
-    service.stop()
 
 
 def kill(service: ServiceProcess) -> None:
@@ -67,7 +61,7 @@ def directory() -> Iterator[LiveDirectory]:
         yield server
 
 
-@pytest.mark.parametrize(("workers", "end"), [(1, stop), (2, kill)])
+@pytest.mark.parametrize(("workers", "end"), [(1, ServiceProcess.stop), (2, kill)])
 def test_users_found_before_a_restart_are_served_while_their_source_is_down(
     tmp_path: Path, directory: LiveDirectory, workers: int, end: Callable[[ServiceProcess], None]
 ) -> None:
@@ -102,7 +96,7 @@ def test_answers_of_a_file_that_changed_meanwhile_are_dropped_and_those_of_later
         with served(tmp_path, backends) as service:
             client = Client(service.port)
             found = [client.by_input(each).status for each in ("@bob", "@alice")]
-            stop(service)
+            service.stop()
         return found
 
     assert statuses() == [200, 200]
@@ -144,7 +138,7 @@ def test_unwritable_snapshot_stops_nothing(tmp_path: Path, directory: LiveDirect
         (tmp_path / "missing").mkdir()
         eventually(lambda: ask_admin(service, "/health/ready").json["status"] == "ready")
         assert (tmp_path / "missing" / "answers.snapshot").exists()
-        stop(service)
+        service.stop()
         assert service.read_log().count("cannot be written") == 1
 
 
