@@ -57,8 +57,6 @@ class OpenFile:
     readers: list[Reader]
     watcher: aiosqlite.Connection
     state: State = field(init=False)
-    _unmodified_after: int = field(default=-1, init=False)
-    """The sum of `Reader.completed` when the signature was last found to be unchanged."""
 
     @classmethod
     async def open(cls, options: SqliteOptions) -> OpenFile:
@@ -80,12 +78,9 @@ class OpenFile:
                 users = await table.inspect(watcher, options)
                 readers = []
                 for _ in range(options.readers):
-                    connection = await connect(path)
-                    stack.push_async_callback(connection.close)
-                    # The first statement opens the -wal file: here, not in the first lookup.
-                    await connection.execute_fetchall("PRAGMA schema_version")
-                    await connection.execute_fetchall("PRAGMA busy_timeout = 0")  # `fetch` waits
-                    readers.append(await Reader.over(connection))
+                    readers.append(Reader(await connect(path)))
+                    stack.push_async_callback(readers[-1].close)
+                    await readers[-1].prepare()
                 file = cls(options, path.resolve(), users, readers, watcher)
                 await file.compare_indexes(every_row=before.size <= CHECKED_SIZE)
                 file.state = await file.check()
@@ -97,16 +92,8 @@ class OpenFile:
         return file
 
     def is_unmodified(self) -> bool:
-        """Return whether the signature was unchanged after the last completed statement.
-
-        Until another statement is completed, an unchanged signature is not read again.
-        """
-        completed = sum([reader.completed for reader in self.readers])
-        if completed != self._unmodified_after:
-            if FileSignature.find(self.options.path) != self.state.signature:
-                return False
-            self._unmodified_after = completed
-        return True
+        """Return whether the signature has not changed since the last check."""
+        return FileSignature.find(self.options.path) == self.state.signature
 
     def has_lost_sidecar(self) -> bool:
         """Return whether the ``-wal`` or ``-shm`` file was removed or replaced."""

@@ -78,17 +78,16 @@ class Reader:
         self.stopping = False
         self.running: Sequence[_Request] = ()
         """The lookups of the current or last statement."""
-        self.completed = 0
 
-    @classmethod
-    async def over(cls, connection: aiosqlite.Connection) -> Reader:
-        """Return a reader on this connection, whose busy timeout must be 0."""
-        reader = cls(connection)
+    async def prepare(self) -> None:
+        """Prepare the connection for lookups. Raises `sqlite3.Error`."""
+        # The first statement opens the -wal file: here, not in the first lookup.
+        await self.connection.execute_fetchall("PRAGMA schema_version")
+        await self.connection.execute_fetchall("PRAGMA busy_timeout = 0")
         # SQLite calls the handler in the connection's thread during a statement.
-        await connection.set_progress_handler(
-            lambda: reader.stopping or not _pending(reader.running), _STEPS
+        await self.connection.set_progress_handler(
+            lambda: self.stopping or not _pending(self.running), _STEPS
         )
-        return reader
 
     async def fetch(self, lookup: LookupStatement, values: Sequence[Value]) -> list[Row]:
         """Return all rows of a lookup. ``values`` has a value for each ``?`` of its statement.
@@ -156,8 +155,6 @@ class Reader:
                 return await self.connection.execute_fetchall(lookup.batches[len(batch)], values)
         except ValueError:  # aiosqlite raises it for a closed connection
             pass
-        finally:
-            self.completed += 1
         raise sqlite3.ProgrammingError("the connection is closed")
 
 

@@ -30,7 +30,6 @@ _ROWS_AT_ONCE = 1000
 _CACHE = -40 * 1024
 """The size of SQLite's page cache. A negative number means KiB."""
 _NO_JOURNAL = "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF"
-_MOUNTED = (errno.EBUSY, errno.EXDEV)
 _NOT_DURABLE = (
     "the users were changed, but whether the change survives a crash of the machine could not be "
     "determined; import them again"
@@ -90,7 +89,7 @@ def _rename(path: Path, target: Path) -> None:
         path.replace(target)
     except OSError as error:
         reason = error.strerror
-        if error.errno in _MOUNTED:
+        if error.errno in {errno.EBUSY, errno.EXDEV}:
             reason = (
                 "the file itself is a mount point, as in a container; mount its folder, or add "
                 "--merge, which changes the file in place, but removes no users"

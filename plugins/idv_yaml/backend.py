@@ -66,9 +66,12 @@ class YamlBackend(Backend[YamlOptions]):
 
     options_type: ClassVar[type[BackendOptions]] = YamlOptions
 
+    problem: str | None = None
+    """The reason why the last edit of the fixture was rejected, or ``None``."""
+    revision = ""
+    """The digest of the last valid fixture."""
+
     _fixture = Fixture({}, {}, counted=False)
-    _digest = ""
-    _problem: str | None = None
     _watcher: asyncio.Task[None] | None = None
 
     @property
@@ -77,23 +80,13 @@ class YamlBackend(Backend[YamlOptions]):
         return len(self._fixture.users) // 2  # two queries find each user
 
     @property
-    def problem(self) -> str | None:
-        """The reason why the last edit of the fixture was rejected, or ``None``."""
-        return self._problem
-
-    @property
-    def revision(self) -> str:
-        """The digest of the last valid fixture."""
-        return self._digest
-
-    @property
     def faults(self) -> Mapping[Query | None, Fault]:
         """The simulated failures by query. The failure for all queries has the key ``None``."""
         return self._fixture.faults
 
     async def open(self) -> None:
         """Read the file. With the option ``watch``, start to watch it."""
-        self._digest, self._fixture = await DaemonThread("fixture")(self._load)
+        self.revision, self._fixture = await DaemonThread("fixture")(self._load)
         if self.options.watch:
             self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.name}")
 
@@ -126,14 +119,14 @@ class YamlBackend(Backend[YamlOptions]):
                 more = len(error.problems) - _MAX_PROBLEMS
                 problem = "; ".join(map(str, error.problems[:_MAX_PROBLEMS]))
                 problem += f"; and {more} more" if more > 0 else ""
-            if problem != self._problem:
-                self._problem = problem
+            if problem != self.problem:
+                self.problem = problem
                 text = "backend %s: fixture rejected, keeping the old users: %s"
                 _log.warning(text, self.name, problem)
             return
-        self._problem = None
-        if digest != self._digest:
-            self._digest, self._fixture = digest, fixture
+        self.problem = None
+        if digest != self.revision:
+            self.revision, self._fixture = digest, fixture
             _log.info("backend %s: fixture reloaded, %d users", self.name, self.user_count)
             self.notify_changed()
 
@@ -152,7 +145,7 @@ class YamlBackend(Backend[YamlOptions]):
         if FileSignature.find(path) != before:  # the content may be cut
             raise StartError(f"{path}: was written while it was read")
         digest = hashlib.sha256(content).hexdigest()
-        if digest == self._digest:
+        if digest == self.revision:
             return digest, self._fixture
         return digest, parse(
             content,

@@ -1,6 +1,7 @@
-"""The SQLite backend when many ask at once: several lookups go in one statement."""
+"""The SQLite backend when many ask at once, and leave: several lookups go in one statement."""
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,21 +10,18 @@ from unittest import mock
 
 import aiosqlite
 import pytest
+from tornado.ioloop import IOLoop
 
-from idv_sqlite.backend import SqliteBackend
-from support.databases.sqlite_databases import run, serving
-from tornado_idv import Broken, ByCard, ByNickname, Query, User
+from support.databases.sqlite_databases import ALICE, Served, run, serving, serving_in, write
+from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable, User
 
-MANY = 200
-USERS = [User("Free", f"{number:08}", f"user{number}") for number in range(MANY)]
-TABLE = "CREATE TABLE users(nickname TEXT {unique}, card_number TEXT {unique}, plan TEXT);"
-INSERT = "INSERT INTO users VALUES ('{user.nickname}', '{user.card_number}', '{user.plan}');"
+CROWD = [User("Free", f"{number:08}", f"user{number}") for number in range(200)]
+BY_NICKNAME = [ByNickname(user.nickname) for user in CROWD]
 
 
-def table(path: Path, *, unique: str = "UNIQUE", more: str = "") -> Path:
-    rows = [INSERT.format(user=user) for user in USERS]
-    run(path, "BEGIN;" + TABLE.format(unique=unique) + "".join(rows) + more + "COMMIT;")
-    return path
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path / "users.db", *CROWD)
 
 
 @contextmanager
@@ -41,63 +39,138 @@ def counted() -> Iterator[list[str]]:
         yield statements
 
 
-async def outcomes(backend: SqliteBackend, queries: Sequence[Query]) -> list[Any]:
+async def outcomes(backend: Served, queries: Sequence[Query]) -> list[Any]:
     return await asyncio.gather(*map(backend.find, queries), return_exceptions=True)
 
 
-async def test_each_of_many_callers_gets_its_own_user(tmp_path: Path) -> None:
+async def test_each_of_many_callers_gets_its_own_user(path: Path) -> None:
     queries: list[Query] = []
     expected: list[User | None] = []
-    for user in USERS:
+    for user in CROWD:
         queries += [ByNickname(user.nickname), ByCard(user.card_number)]
         queries += [ByNickname(f"no-{user.nickname}"), ByNickname(user.nickname)]
         expected += [user, user, None, user]
-    async with serving(table(tmp_path / "users.db")) as backend:
+    async with serving(path) as backend:
         with counted() as statements:
             assert await outcomes(backend, queries) == expected
     assert len(statements) < len(queries) / 10
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        ("('bad', '9', CAST(x'ff' AS TEXT))", "not valid UTF-8"),
-        ("('bad', '9', x'00')", "is not text"),
-    ],
-    ids=["no UTF-8", "bytes"],
-)
-async def test_a_bad_row_affects_no_other_lookup(tmp_path: Path, row: str, reason: str) -> None:
-    queries = [ByNickname(user.nickname) for user in USERS]
-    queries.insert(7, ByNickname("bad"))
-    path = table(tmp_path / "users.db", more=f"INSERT INTO users VALUES {row};")
+async def test_a_bad_row_affects_no_other_lookup(path: Path) -> None:
+    run(path, "INSERT INTO users VALUES ('bad', '9', CAST(x'ff' AS TEXT), NULL)")
     async with serving(path) as backend:
-        reported = await outcomes(backend, queries)
-    bad = reported.pop(7)
+        bad, *others = await outcomes(backend, [ByNickname("bad"), *BY_NICKNAME])
     assert isinstance(bad, Broken)
-    assert reason in bad.reason
-    assert reported == USERS
+    assert "not valid UTF-8" in bad.reason
+    assert others == CROWD
 
 
-async def test_callers_that_leave_take_nothing_from_the_others(tmp_path: Path) -> None:
-    async with serving(table(tmp_path / "users.db")) as backend:
+async def test_callers_that_leave_take_nothing_from_the_others(path: Path) -> None:
+    async with serving(path) as backend:
         for turns in range(12):
-            callers = [
-                asyncio.create_task(backend.find(ByNickname(user.nickname))) for user in USERS
-            ]
+            callers = [asyncio.create_task(backend.find(query)) for query in BY_NICKNAME]
             for _ in range(turns):
                 await asyncio.sleep(0)
             for caller in callers[::3]:
                 caller.cancel()
             reported = await asyncio.gather(*callers, return_exceptions=True)
-            for place, (user, end) in enumerate(zip(USERS, reported, strict=True)):
+            for place, (user, end) in enumerate(zip(CROWD, reported, strict=True)):
                 left = place % 3 == 0 and isinstance(end, asyncio.CancelledError)
                 assert left or end == user
 
 
-async def test_where_each_lookup_takes_long_none_waits_for_its_neighbours(tmp_path: Path) -> None:
+async def test_where_each_lookup_takes_long_none_waits_for_its_neighbours(path: Path) -> None:
     """Without an index each reads the whole table, and a deadline should end one of them alone."""
-    queries = [ByNickname(user.nickname) for user in USERS]
-    async with serving(table(tmp_path / "users.db", unique="")) as backend:
+    run(path, "CREATE TABLE slow AS SELECT * FROM users")
+    async with serving(path, table="slow") as backend:
         with counted() as statements:
-            assert await outcomes(backend, queries) == USERS
-    assert len(statements) == MANY
+            assert await outcomes(backend, BY_NICKNAME) == CROWD
+    assert len(statements) == len(CROWD)
+
+
+SLOW = """
+CREATE TABLE quick (nickname TEXT PRIMARY KEY, card_number TEXT UNIQUE, plan TEXT);
+INSERT INTO quick VALUES ('alice', '4000123412341234', 'Free');
+CREATE VIEW users AS
+    SELECT nickname, card_number, plan, NULL AS profile_url FROM quick
+    UNION ALL
+    SELECT 'slow', card_number, 'Free', NULL FROM (
+        WITH RECURSIVE far (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM far WHERE n < 1000000000)
+        SELECT CAST(max(n) AS TEXT) AS card_number FROM far
+    )
+"""
+
+
+@pytest.fixture
+def backend(tmp_path: Path, io_loop: IOLoop) -> Iterator[Served]:
+    """A view in which alice is found at once by nickname, and "slow" after minutes."""
+    run(tmp_path / "slow.db", SLOW)
+    with serving_in(io_loop, tmp_path / "slow.db") as backend:
+        yield backend
+
+
+async def begun(backend: Served) -> None:
+    """Waits until SQLite is at work on a query."""
+    assert backend._file is not None
+    (reader,) = backend._file.readers
+    deadline = time.monotonic() + 5
+    while all(rows.done() for _, rows in reader.running):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0)
+
+
+async def test_a_query_without_callers_delays_no_other(backend: Served) -> None:
+    """Neither the one that runs nor those that wait behind it."""
+    slow = [asyncio.create_task(backend.find(ByNickname("slow"))) for _ in range(5)]
+    await begun(backend)
+    alice = asyncio.create_task(backend.find(ByNickname("alice")))
+    for task in slow:
+        task.cancel()
+    assert await asyncio.wait_for(alice, timeout=2) == ALICE
+    await asyncio.wait(slow)
+    assert all(each.cancelled() for each in slow)
+    assert await asyncio.wait_for(backend.find(ByNickname("alice")), timeout=2) == ALICE
+
+
+async def test_a_query_whose_caller_left_is_never_started(backend: Served) -> None:
+    """Its caller left while it waited behind another query."""
+    assert backend._file is not None
+    started: list[str] = []
+    await backend._file.readers[0].connection.set_trace_callback(started.append)
+    slow = asyncio.create_task(backend.find(ByNickname("slow")))
+    await begun(backend)
+    leaving = asyncio.create_task(backend.find(ByNickname("alice")))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    slow.cancel()
+    await asyncio.wait([leaving, slow])
+    assert await backend.find(ByNickname("alice")) == ALICE
+    assert len([sql for sql in started if "alice" in sql]) == 1
+
+
+async def test_a_query_that_is_waited_for_survives_the_end_of_others(backend: Served) -> None:
+    """Each of many callers that leave stops its own query alone."""
+    for _ in range(20):
+        leaving = asyncio.create_task(backend.find(ByNickname("slow")))
+        staying = asyncio.create_task(backend.find(ByNickname("alice")))
+        await begun(backend)
+        leaving.cancel()
+        assert await asyncio.wait_for(staying, timeout=2) == ALICE
+
+
+async def test_closing_ends_what_still_runs(backend: Served) -> None:
+    asked = [asyncio.create_task(backend.find(ByNickname("slow"))) for _ in range(3)]
+    await begun(backend)
+    await backend.close()
+    await asyncio.wait(asked, timeout=5)
+    assert {type(each.exception()) for each in asked} == {Unavailable}
+
+
+async def test_a_query_that_runs_when_the_damage_is_seen_raises_its_reason(backend: Served) -> None:
+    """Not that the connection was closed, which the chain might pass over."""
+    asked = asyncio.create_task(backend.find(ByNickname("slow")))
+    await begun(backend)
+    backend._error = Broken("the database is damaged")
+    await backend._drop()
+    with pytest.raises(Broken, match="the database is damaged"):
+        await asyncio.wait_for(asked, timeout=5)

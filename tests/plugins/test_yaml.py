@@ -1,12 +1,15 @@
-"""The YAML backend: the promises of every backend, and what becomes of a bad file."""
+"""The YAML backend: the promises of every backend, bad files, and edits of any kind."""
 
 import asyncio
 import logging
+import os
 import re
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,11 +17,21 @@ import idv_yaml
 from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
 from support.databases.sqlite_databases import levels
-from tornado_idv import ByCard, ByNickname, ConfigError, StartError, User, yaml_loader
+from support.http.http_server import until
+from tornado_idv import (
+    ByCard,
+    ByNickname,
+    ConfigError,
+    FileSignature,
+    StartError,
+    User,
+    yaml_loader,
+)
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
 from tornado_idv.registry import open_backends
 
+AwaitUser = Callable[[str], Awaitable[None]]
 ALICE = User("Free", "4000123412341234", "alice")
 BOB = User("Pro", "0012345670", "bob")
 
@@ -36,9 +49,16 @@ def write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+def write_user(path: Path, nickname: str) -> None:
+    """Makes the file a fixture of one user."""
+    write(path, fixture(User("Free", ALICE.card_number, nickname)))
+
+
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "users.yaml"
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(backend_module, "_CHECK_INTERVAL", 0.005)
+    path = tmp_path / "users" / "users.yaml"
+    path.parent.mkdir()
     write(path, fixture(ALICE))
     return path
 
@@ -105,8 +125,10 @@ async def test_a_reload_answers_from_the_new_users(path: Path) -> None:
         write(path, fixture(ALICE))
         await backend.reload()
         assert changes == []
+        before = backend.revision
         write(path, fixture(BOB))
         await backend.reload()
+        assert backend.revision != before
         assert await backend.find(ByNickname("alice")) is None
         assert await backend.find(ByCard("0012345670")) == BOB
         assert changes == ["changed"]
@@ -125,51 +147,40 @@ async def test_a_file_that_has_lost_its_count_keeps_the_old_users(path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "messages"),
+    ("text", "message"),
     [
-        ("", "users.yaml:1:1: users: missing or empty"),
+        ("", "users.yaml:1:1: users: missing or empty; the file may be truncated; write users: []"),
         ("users:\n- {nickname: canary canary}\n", "users.yaml:2:4: users[0].nickname: write"),
         (None, "users.yaml: cannot be read: No such file"),
+        ("users:\n" + "- x\n" * 9, "users.yaml:10:3: users[8]: write a mapping with nickname"),
+        ("users:\n" + "- x\n" * 30, "; and 21 more"),
     ],
-    ids=["empty", "invalid", "missing"],
+    ids=["empty", "invalid", "missing", "ten problems", "31 problems"],
 )
 async def test_a_bad_file_is_reported_once_and_the_old_users_are_kept(
-    path: Path, text: str | None, messages: str, caplog: pytest.LogCaptureFixture
+    path: Path, text: str | None, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """And once more after a good one."""
     async with unwatched(path) as (backend, changes):
-        path.unlink() if text is None else write(path, text)
-        for _ in range(3):
+        for _ in range(2):
+            path.unlink() if text is None else write(path, text)
+            for _ in range(2):
+                await backend.reload()
+            assert message in str(backend.problem)
+            assert await backend.find(ByNickname("alice")) == ALICE
+            write(path, fixture(ALICE))
             await backend.reload()
-        assert await backend.find(ByNickname("alice")) == ALICE
+            assert backend.problem is None
         assert changes == []
-    (warning,) = levels(caplog, logging.WARNING)
-    assert "backend tested: fixture rejected, keeping the old users: " in warning
-    assert messages in warning
+    warning, again = levels(caplog, logging.WARNING)
+    assert warning == again
+    assert warning.startswith("backend tested: fixture rejected, keeping the old users: ")
+    assert warning.count("users.yaml:") <= 10
+    assert (" more" in warning) == (" more" in message)
     assert "canary" not in caplog.text
 
 
-async def test_each_bad_file_is_reported(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with unwatched(path) as (backend, _):
-        for text in (None, "", ""):
-            path.unlink() if text is None else write(path, text)
-            await backend.reload()
-            write(path, fixture(ALICE))
-            await backend.reload()
-    assert len(levels(caplog, logging.WARNING)) == 3
-
-
-@pytest.mark.parametrize("bad", [9, 30], ids=["ten problems", "31 problems"])
-async def test_warning_is_limited(path: Path, bad: int, caplog: pytest.LogCaptureFixture) -> None:
-    async with unwatched(path) as (backend, _):
-        write(path, "users:\n" + "- x\n" * bad)
-        await backend.reload()
-    (warning,) = levels(caplog, logging.WARNING)
-    assert warning.count("users.yaml:") == 10
-    assert warning.endswith("; and 21 more" if bad == 30 else "nickname, card_number and plan")
-
-
-@pytest.mark.parametrize("phase", ["open", "reload"])
-def test_end_waits_for_no_file(path: Path, monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
+def test_end_waits_for_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As at SIGTERM: a large file is read for many seconds."""
     begun, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -179,22 +190,179 @@ def test_end_waits_for_no_file(path: Path, monkeypatch: pytest.MonkeyPatch, phas
         ended.set()
 
     async def cancel_amid() -> None:
-        backend = make_backend(YamlBackend, path.parent, path=path.name, watch="false")
-        assert isinstance(backend, YamlBackend)
-        if phase == "reload":
-            await backend.open()
+        async with unwatched(path) as (backend, _):
             write(path, fixture(ALICE, BOB))
-        monkeypatch.setattr(backend_module, "parse", parse_for_long)
-        reading = asyncio.ensure_future(getattr(backend, phase)())
-        await asyncio.to_thread(begun.wait, 10)
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
+            monkeypatch.setattr(backend_module, "parse", parse_for_long)
+            reading = asyncio.ensure_future(backend.reload())
+            await asyncio.to_thread(begun.wait, 10)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
 
     asyncio.run(cancel_amid())
     assert not ended.is_set()
     goes_on.set()
     assert ended.wait(10)
+
+
+@asynccontextmanager
+async def watched(path: Path) -> AsyncIterator[tuple[AnyBackend, AwaitUser]]:
+    """A backend that watches, and a function to await its next change to a user with."""
+    backend = make_backend(YamlBackend, path.parent, path=path.name)
+    changed = asyncio.Event()
+    backend.on_change(changed.set)
+
+    async def next_user(nickname: str) -> None:
+        await asyncio.wait_for(changed.wait(), timeout=10)
+        changed.clear()
+        assert await backend.find(ByNickname(nickname)) is not None
+
+    async with open_backends([backend]):
+        yield backend, next_user
+
+
+def keep_times(path: Path, nickname: str) -> None:
+    """Edit as a copy that preserves times does; the status change time differs."""
+    before = path.stat()
+    write_user(path, nickname)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+
+
+def rename_over(path: Path, nickname: str) -> None:
+    write_user(path.with_suffix(".new"), nickname)
+    path.with_suffix(".new").rename(path)
+
+
+def swap_link(path: Path, nickname: str) -> None:
+    """Swap a link to the file, as Kubernetes swaps ``..data``."""
+    write_user(path.with_suffix(f".{nickname}"), nickname)
+    link = path.with_suffix(".new")
+    link.symlink_to(f"users.{nickname}")
+    link.rename(path)
+
+
+def swap_folder(path: Path, nickname: str) -> None:
+    """Swap a link further up; the folder that contains it is the same, and so is its name."""
+    folder, new = path.parent, path.parent.with_name("new")
+    (target := folder.with_name(nickname)).mkdir()
+    write_user(target / path.name, nickname)
+    if not folder.is_symlink():
+        folder.rename(folder.with_name("first"))
+    new.symlink_to(nickname)
+    new.rename(folder)
+
+
+EDITS = [write_user, keep_times, rename_over, swap_link, swap_folder]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+async def test_each_edit_is_seen(path: Path, edit: Callable[[Path, str], None]) -> None:
+    async with watched(path) as (_, next_user):
+        edit(path, "bobby")
+        await next_user("bobby")
+        write_user(path, "carol")
+        await next_user("carol")
+
+
+@pytest.mark.parametrize("gone", ["file", "folder", "symlink loop"])
+async def test_users_are_kept_until_a_file_comes_back(
+    path: Path, gone: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are found all the while, and there is one warning, without a traceback."""
+    async with watched(path) as (backend, next_user):
+        moved = path.parent if gone == "folder" else path
+        moved.rename(moved.with_name("old"))
+        if gone == "symlink loop":
+            path.symlink_to(path.name)
+        await until(lambda: "keeping the old users" in caplog.text)
+        assert await backend.find(ByNickname("alice")) is not None
+        path.parent.mkdir(exist_ok=True)
+        rename_over(path, "bob")
+        await next_user("bob")
+    (warning,) = levels(caplog, logging.WARNING)
+    assert warning.endswith("Too many levels of symbolic links" if "loop" in gone else "directory")
+
+
+@pytest.mark.parametrize(
+    ("owner", "method"), [(FileSignature, "find"), (YamlBackend, "_load")], ids=["look", "read"]
+)
+async def test_an_edit_is_read_again_after_an_error(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    owner: type,
+    method: str,
+) -> None:
+    """Of the system, such as that no thread can be started."""
+    call = getattr(owner, method)
+    errors = iter([RuntimeError("can't start new thread")])
+
+    def call_or_fail(argument: object) -> object:
+        for error in errors:
+            raise error
+        return call(argument)
+
+    async with watched(path) as (_, next_user):
+        monkeypatch.setattr(owner, method, call_or_fail)
+        write_user(path, "bob")
+        await next_user("bob")
+    assert [each for each in caplog.messages if "fixture not reloaded" in each]
+    caplog.clear()
+
+
+async def test_a_changing_file_is_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be half written; and an edit right after its last one may have the same times.
+
+    One that never stops changing is read now and then.
+    """
+    # The first two are of the read at the start.
+    states = [1, 1, 1, 2, 3, 3, 3, 4, 5, 6, 7, 7, 7, 7]
+    seen: list[int] = []
+    reads: list[list[int]] = []
+    is_over = asyncio.Event()
+
+    def find(each: Path) -> int:
+        if each != path:  # of a backend that another thread of this process serves
+            return 0
+        if len(seen) == len(states):
+            is_over.set()
+        else:
+            seen.append(states[len(seen)])
+        return seen[-1]
+
+    class Watched(YamlBackend):
+        async def reload(self) -> None:
+            reads.append([*seen])
+
+    monkeypatch.setattr(backend_module, "FileSignature", SimpleNamespace(find=find))
+    async with open_backends([make_backend(Watched, path.parent, path=path.name)]):
+        await asyncio.wait_for(is_over.wait(), timeout=10)
+    assert [len(each) for each in reads] == [5, 6, 11, 12]
+
+
+async def test_a_file_written_during_its_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile, the old users are kept: the content may be cut."""
+    read_bytes = Path.read_bytes
+
+    def read_and_write(each: Path) -> bytes:
+        content = read_bytes(each)
+        write_user(each, "carol")
+        return content
+
+    async with watched(path) as (backend, next_user):
+        write_user(path, "bob")
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", read_and_write)
+            await cast("YamlBackend", backend).reload()
+        assert await backend.find(ByNickname("alice")) is not None
+        await next_user("carol")
+
+
+async def test_closing_ends_the_watch(path: Path) -> None:
+    async with watched(path):
+        (watch,) = (task for task in asyncio.all_tasks() if task.get_name() == "watch tested")
+    assert watch.cancelled()
 
 
 def examples() -> tuple[list[str], list[str]]:

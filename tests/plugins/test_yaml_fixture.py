@@ -54,72 +54,49 @@ def test_users_are_indexed_by_nickname_and_by_card() -> None:
     assert {type(value) for value in values} == {str}  # encoders refuse subclasses
 
 
-@pytest.mark.parametrize(
-    "text", ["users: []", "users: []\n", "count: 0\nusers: []\n", "# none\nusers: []"]
-)
+@pytest.mark.parametrize("text", ["# none\nusers: []", "count: 0\nusers: []\n"])
 def test_no_users_is_a_valid_fixture(text: str) -> None:
     assert parse(text.encode(), "u.yaml").users == {}
 
 
-@pytest.mark.parametrize(
-    "nickname",
-    ["a" * 64, '"@' + "a" * 64 + '"', '"@@alice"', "no", "0", "~", "a.b", '"..x"', '"!$&:@~"'],
-)
+@pytest.mark.parametrize("nickname", ["a" * 64, '"@@alice"', "no", "~", '"..x"', '"!$&:@~"'])
 def test_a_nickname_may_be_any_printable_ascii(nickname: str) -> None:
-    (user,) = set(parse(of_one(nickname=nickname).encode(), "u.yaml").users.values())
+    """And a card number may be as long as can be configured."""
+    text = of_one(nickname=nickname, card_number="1" * 64)
+    (user,) = set(parse(text.encode(), "u.yaml").users.values())
     assert user.nickname == nickname.strip('"').removeprefix("@")
-
-
-@pytest.mark.parametrize("sign", "/?#%\\")
-def test_a_nickname_that_no_profile_url_can_hold_is_refused(sign: str) -> None:
-    (reported,) = problems(of_one(nickname=f"'a{sign}b'"))
-    assert reported.startswith("u.yaml:2:5: users[0].nickname: write 1 to 64 printable ASCII ")
-    assert "none of / ? # % \\" in reported
-
-
-def test_a_card_number_may_be_as_long_as_can_be_configured() -> None:
-    assert ByCard("1" * 64) in parse(of_one(card_number="1" * 64).encode(), "u.yaml").users
 
 
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
         ("", "1:1: users", "missing or empty"),
-        ("\nusers: ''", "2:1: users", "missing or empty"),
         ("users: null", "1:1: users", "must be a list"),
-        ("users: {a: b}", "1:1: users", "must be a list"),
-        ("---\n", "2:1", "write a mapping"),
         (f"- {ALICE}", "1:1", "write a mapping"),
         ("users: [alice]", "1:9: users[0]", "write a mapping"),
         ("user: []\nusers: []", "1:1", 'did you mean "users"?'),
         ("users: []\nzz: 1", "2:1", "there are count, fault, users"),
         (of_one(plam="x"), "5:5: users[0]", 'did you mean "plan"?'),
-        ("users: [{}, ]", "1:9: users[0].nickname", "missing"),
         ("users:\n- {nickname: a, plan: b}", "2:3: users[0].card_number", "missing"),
-        (of_one(plan=""), "4:5: users[0].plan", "empty"),
         (of_one(plan="'  '"), "4:5: users[0].plan", "empty"),
         (of_one(plan="[]"), "4:5: users[0].plan", "must be text"),
-        (of_one(nickname=""), "2:5: users[0].nickname", "empty"),
         (of_one(nickname='"@"'), "2:5: users[0].nickname", "empty"),
-        (of_one(nickname=".."), "2:5: users[0].nickname", "not only dots"),
         (of_one(nickname="'@.'"), "2:5: users[0].nickname", "not only dots"),
         (of_one(nickname='"a\\n"'), "2:5: users[0].nickname", "ASCII"),
-        (of_one(nickname='"a\\0"'), "2:5: users[0].nickname", "ASCII"),
         (of_one(nickname="a" * 65), "2:5: users[0].nickname", "64"),
+        *(
+            (of_one(nickname=f"'a{sign}b'"), "2:5: users[0].nickname", "none of / ? # % \\")
+            for sign in "/?#%\\"
+        ),
         (of_one(nickname="@al"), "2:15", "in quotes"),
         (of_one(card_number="12a"), "3:5: users[0].card_number", "64"),
         (of_one(card_number="1" * 65), "3:5: users[0].card_number", "64"),
         (of_one(card_number="1\uff11"), "3:5: users[0].card_number", "64"),
-        (of_one(card_number='"1\\n"'), "3:5: users[0].card_number", "64"),
         (of_one(profile_url="null"), "5:5: users[0].profile_url", "https://"),
-        (of_one(profile_url=""), "5:5: users[0].profile_url", "empty"),
         ("count: two\nusers: []\n", "1:1: count", "a number"),
-        ("count: -1\nusers: []\n", "1:1: count", "a number"),
         ("count: [1]\nusers: []\n", "1:1: count", "a number"),
         (f"count: {'9' * 5000}\nusers: []\n", "1:1: count", "a number"),
-        ("count: 2\nusers: []\n", "1:1: count", "is 2, but there are 0"),
         ("count: 0\nusers: []", "1:1: count", "line break"),
-        ("a: &x 1", "1:4", "anchors"),
         ("users: [", "2:1", "not valid YAML"),
     ],
 )
@@ -130,25 +107,19 @@ def test_a_bad_fixture_is_refused(text: str | bytes, place: str, message: str) -
 
 
 @pytest.mark.parametrize(
-    ("second", "line", "name"),
+    ("second", "line", "problem"),
     [
         ("nickname: '@alice'\n    card_number: '2'", 5, "nickname"),
+        ("nickname: alicE\n    card_number: '2'", 5, "nickname (nickname_case is fold)"),
         ("nickname: bob\n    card_number: 1", 6, "card_number"),
     ],
+    ids=["nickname", "folded nickname", "card number"],
 )
-def test_a_duplicate_user_is_reported_with_both_lines(second: str, line: int, name: str) -> None:
-    text = of_one() + f"  - {second}\n    plan: Pro\n"
-    first = line - 3
-    assert problems(text) == [
-        f"u.yaml:{line}:5: users[1].{name}: lines {first} and {line} hold the same {name}"
-    ]
-
-
-def test_nicknames_that_fold_to_one_are_duplicates() -> None:
-    text = of_one(nickname="Alice") + "  - {nickname: alicE, card_number: '2', plan: Pro}\n"
-    (problem,) = problems(text, folds_nicknames=True)
-    assert problem.startswith("u.yaml:5:6: users[1].nickname: lines 2 and 5 hold the same nickname")
-    assert problem.endswith("same nickname (nickname_case is fold)")
+def test_a_duplicate_user_is_reported_with_both_lines(second: str, line: int, problem: str) -> None:
+    text, lines = of_one() + f"  - {second}\n    plan: Pro\n", f"lines {line - 3} and {line}"
+    reported = problems(text, folds_nicknames="fold" in problem)
+    name = problem.partition(" ")[0]
+    assert reported == [f"u.yaml:{line}:5: users[1].{name}: {lines} hold the same {problem}"]
 
 
 def test_all_problems_are_reported_in_the_order_of_the_file() -> None:
@@ -191,22 +162,17 @@ def test_a_counted_fixture_cut_at_any_byte_is_never_smaller(whole: str) -> None:
         assert cut == complete, length
 
 
-def test_a_count_that_was_there_is_missed() -> None:
-    assert problems(BLOCK, counted=True) == [
-        (
-            "u.yaml:1:1: count: missing, but the last fixture had it; the file may be truncated; "
-            "if 2 is right, set count to 2"
-        )
-    ]
-
-
-def test_a_wrong_count_is_reported_with_what_to_do() -> None:
-    assert problems(COUNTED.replace("count: 2", "count: 3")) == [
-        (
-            "u.yaml:1:1: count: is 3, but there are 2 users; the file may be truncated; "
-            "if 2 is right, set count to 2"
-        )
-    ]
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (BLOCK, "missing, but the last fixture had it"),
+        (COUNTED.replace("count: 2", "count: 3"), "is 3, but there are 2 users"),
+    ],
+    ids=["missing", "wrong"],
+)
+def test_a_count_that_does_not_fit_is_reported_with_what_to_do(text: str, problem: str) -> None:
+    advice = "the file may be truncated; if 2 is right, set count to 2"
+    assert problems(text, counted=True) == [f"u.yaml:1:1: count: {problem}; {advice}"]
 
 
 @pytest.mark.slow
@@ -256,14 +222,10 @@ def test_a_fault_needs_demo() -> None:
             "nickname: a, fault: {status: 404}",
             "fault.status: must be 429, 500 or 503; for a 404 of a proxy",
         ),
-        ("nickname: a, fault: {delay: soon}", "fault.delay: not a duration; write a number and"),
         ("nickname: a, fault: {statsu: 503}", "fault.statsu: this member is not known; there are"),
-        ("nickname: a, fault: {cut: true, reset: true}", "fault: choose one of status, proxy_"),
-        ("nickname: a, fault: {}", "fault: choose a status, proxy_status, delay, reset, cut or"),
         ("nickname: a, fault: 503", "fault: Input should be a valid dictionary"),
         ("profile_url: 'https://a.example', fault: {cut: true}", ": a fault without a user needs"),
         ("nickname: a, plan: Free, fault: {cut: true}", "card_number: missing"),
-        ("nickname: a", "plan: missing"),
     ],
 )
 def test_a_wrong_fault_is_refused(entry: str, problem: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from support.processes.process import command, running
-from support.processes.service import Client
+from support.processes.service import Client, Reply
 
 pytestmark = pytest.mark.slow
 
@@ -63,28 +63,22 @@ def test_what_is_refused_now_is_in_the_guide(config: Path) -> None:
     assert '| `found_when: "!data.error"`' in guide.read_text(encoding="utf-8")
 
 
-def test_keys_and_users_are_served(config: Path) -> None:
-    with running(config) as service:
-        client = Client(service.port)
-        body = b'{"input": "@chen6_0000000"}'
-        statuses = {
-            name: client.post(
-                "/api/v1/identify/url", body, {"Authorization": f"Bearer {token}"}
-            ).status
-            for name, (token, _) in KEYS.items()
-        }
-    assert statuses == {name: status for name, (_, status) in KEYS.items()}
-
-
-def test_responses_are_those_of_the_earlier_version(config: Path) -> None:
+def test_keys_and_users_are_served_with_the_responses_of_the_earlier_version(config: Path) -> None:
     """Byte for byte: of users in both backends, and of errors."""
     requests = json.loads((FILES / "responses.json").read_text(encoding="utf-8"))
+
+    def ask(client: Client, path: str, body: object, token: str) -> Reply:
+        fields = {"Authorization": f"Bearer {token}"}
+        return client.post(path, json.dumps(body).encode(), fields)
+
     with running(config) as service:
         client = Client(service.port)
+        user = "/api/v1/identify/url", {"input": "@chen6_0000000"}
+        statuses = {name: ask(client, *user, token).status for name, (token, _) in KEYS.items()}
         for each in requests:
-            fields = {"Authorization": f"Bearer {KEYS[each['key']][0]}"}
-            reply = client.post(each["path"], json.dumps(each["body"]).encode(), fields)
+            reply = ask(client, each["path"], each["body"], KEYS[each["key"]][0])
             assert (reply.status, reply.body.decode()) == (each["status"], each["response"])
+    assert statuses == {name: status for name, (_, status) in KEYS.items()}
     assert {each["status"] for each in requests} == {200, 401, 403, 404, 422}
 
 

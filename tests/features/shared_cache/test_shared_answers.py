@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -25,10 +23,10 @@ from tornado_idv.model import BackendResult, ByCard, Query, SharedAnswer, User
 class Replicas:
     """Two directories over one shared cache; ``ticker`` is every clock."""
 
-    def __init__(self, ticker: Ticker, **options: Any) -> None:
+    def __init__(self, ticker: Ticker) -> None:
         self.cache = FakeSharedCache()
         self.tier = SharedTier(self.cache, timer=ticker, clock=ticker)
-        self.backends = [FakeBackend(ALICE, **options) for _ in range(2)]
+        self.backends = [FakeBackend(ALICE) for _ in range(2)]
         self.first, self.second = (
             shared_directory(self.tier, backend, ticker=ticker) for backend in self.backends
         )
@@ -43,11 +41,9 @@ class Replicas:
         await self.stored()
 
 
-@asynccontextmanager
-async def replicas(ticker: Ticker, **options: Any) -> AsyncIterator[Replicas]:
-    made = Replicas(ticker, **options)
-    yield made
-    await made.tier.close()
+@pytest.fixture
+def both(ticker: Ticker) -> Replicas:
+    return Replicas(ticker)
 
 
 async def test_purge_of_another_service_before_the_first_directory_reaches_that(
@@ -63,114 +59,115 @@ async def test_purge_of_another_service_before_the_first_directory_reaches_that(
     await tier.close()
 
 
-async def lifetime(asked: Directory, ticker: Ticker, seconds: float) -> bool:
+def is_cached(asked: Directory, ticker: Ticker, seconds: float) -> bool:
+    """Return whether an answer is still cached in so many seconds."""
     ticker.now += seconds
     return asked.get_cached(QUERY) is not None
 
 
-async def test_answer_of_one_replica_serves_another_for_its_remaining_time(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
+class Hanging:
+    """A call that never returns."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+
+    async def __call__(self, *_: object) -> SharedResult:
+        self.begun.set()
+        await asyncio.sleep(60)
+        raise AssertionError
+
+
+async def test_answer_of_one_replica_serves_another_for_its_remaining_time(
+    both: Replicas, ticker: Ticker
+) -> None:
+    await both.find_in_first()
+    ticker.now += 100
+    answer = await both.second.find(QUERY)
+    assert (answer.user, answer.backend, answer.body) == (ALICE, "crm", b"Free")
+    assert counts(both.backends) == [1, 0]
+    assert is_cached(both.second, ticker, 199)
+    assert not is_cached(both.second, ticker, 2)
+
+
+async def test_not_found_is_shared_for_its_short_time(both: Replicas, ticker: Ticker) -> None:
+    both.backends[0].source.answer = None
+    for calls in (1, 2):
         await both.find_in_first()
-        ticker.now += 100
-        answer = await both.second.find(QUERY)
-        assert (answer.user, answer.backend, answer.body) == (ALICE, "crm", b"Free")
-        assert counts(both.backends) == [1, 0]
-        assert await lifetime(both.second, ticker, 199)
-        assert not await lifetime(both.second, ticker, 2)
-
-
-async def test_not_found_is_shared_for_its_short_time(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        both.backends[0].source.answer = None
-        for calls in (1, 2):
-            await both.find_in_first()
-            assert (await both.second.find(QUERY)).user is None
-            assert counts(both.backends) == [calls, 0]
-            ticker.now += 31
-        assert (await both.second.find(QUERY)).user is ALICE
-        assert not both.tier.counted.results["purged"]
+        assert (await both.second.find(QUERY)).user is None
+        assert counts(both.backends) == [calls, 0]
+        ticker.now += 31
+    assert (await both.second.find(QUERY)).user is ALICE
+    assert not both.tier.counted.results["purged"]
 
 
 @pytest.mark.parametrize(
     "error", [OSError(), Broken("x"), TimeoutError(), asyncio.CancelledError()], ids=repr
 )
 async def test_a_failing_shared_cache_is_a_miss_and_then_not_called(
-    ticker: Ticker, caplog: pytest.LogCaptureFixture, error: BaseException
+    both: Replicas, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
-    async with replicas(ticker) as both:
-        both.cache.error = error
-        for _ in range(10):
-            both.first.cache.apply(Purge())
-            assert (await both.first.find(QUERY)).user is ALICE
-            await both.stored()
-        assert both.cache.calls == 5
-        assert counts(both.backends)[0] == 10
-        assert both.tier.counted.results == {"failed": 5, "skipped": 5}
-        assert (both.tier.breaker.state, both.tier.problem) == ("open", None)
-        assert caplog.text.count("shared cache: circuit breaker open after 5 failures") == 1
+    both.cache.error = error
+    for _ in range(10):
+        both.first.cache.apply(Purge())
+        assert (await both.first.find(QUERY)).user is ALICE
+        await both.stored()
+    assert both.cache.calls == 5
+    assert counts(both.backends)[0] == 10
+    assert both.tier.counted.results == {"failed": 5, "skipped": 5}
+    assert (both.tier.breaker.state, both.tier.problem) == ("open", None)
+    assert caplog.text.count("shared cache: circuit breaker open after 5 failures") == 1
 
 
 async def test_shared_cache_is_used_within_5_s_after_a_long_outage(
-    ticker: Ticker, caplog: pytest.LogCaptureFixture
+    both: Replicas, ticker: Ticker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with replicas(ticker) as both:
-        both.cache.error = OSError()
-        for _ in range(120):
-            ticker.now += 1
-            both.first.cache.apply(Purge())
-            assert (await both.first.find(QUERY)).user is ALICE
-            await both.stored()
-        assert caplog.text.count("circuit breaker open") == 1
-        assert both.cache.calls < 60
-        both.cache.error = None
-        ticker.now += 5
+    both.cache.error = OSError()
+    for _ in range(120):
+        ticker.now += 1
         both.first.cache.apply(Purge())
-        await both.find_in_first()
-        await both.second.find(QUERY)
-        assert counts(both.backends)[1] == 0
+        assert (await both.first.find(QUERY)).user is ALICE
+        await both.stored()
+    assert caplog.text.count("circuit breaker open") == 1
+    assert both.cache.calls < 60
+    both.cache.error = None
+    ticker.now += 5
+    both.first.cache.apply(Purge())
+    await both.find_in_first()
+    await both.second.find(QUERY)
+    assert counts(both.backends)[1] == 0
 
 
-async def test_a_probe_that_is_cancelled_lets_the_next_lookup_probe(ticker: Ticker) -> None:
+async def test_a_probe_that_is_cancelled_lets_the_next_lookup_probe(
+    both: Replicas, ticker: Ticker
+) -> None:
     """Otherwise the shared cache would never be used again."""
-    async with replicas(ticker) as both:
-        get, probing = both.cache.get, asyncio.Event()
-        both.cache.error = OSError()
-        for _ in range(5):
-            both.first.cache.apply(Purge())
-            await both.find_in_first()
-        both.cache.error = None
-        assert both.tier.breaker.state == "open"
-
-        async def hang(*_: object) -> SharedResult:
-            probing.set()
-            await asyncio.sleep(60)
-            raise AssertionError
-
-        ticker.now += 10
-        both.cache.get = hang  # type: ignore[method-assign]
+    get = both.cache.get
+    both.cache.error = OSError()
+    for _ in range(5):
         both.first.cache.apply(Purge())
-        await asyncio.wait([caller := asyncio.ensure_future(both.first.find(QUERY))], timeout=0)
-        await probing.wait()
-        assert both.tier.breaker.state == "half_open"
-        for task in running(both.first._single_flight):
-            task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
-        both.cache.get = get  # type: ignore[method-assign]
         await both.find_in_first()
-        assert both.tier.breaker.state == "closed"
+    both.cache.error = None
+    assert both.tier.breaker.state == "open"
+
+    ticker.now += 10
+    both.cache.get = hanging = Hanging()  # type: ignore[method-assign]
+    both.first.cache.apply(Purge())
+    caller = asyncio.create_task(both.first.find(QUERY))
+    await hanging.begun.wait()
+    assert both.tier.breaker.state == "half_open"
+    for task in running(both.first._single_flight):
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    both.cache.get = get  # type: ignore[method-assign]
+    await both.find_in_first()
+    assert both.tier.breaker.state == "closed"
 
 
-async def test_a_slow_shared_cache_delays_a_lookup_by_its_timeout(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-
-        async def hang(*_: object) -> SharedResult:
-            await asyncio.sleep(60)
-            raise AssertionError
-
-        both.cache.get = hang  # type: ignore[method-assign]
-        async with asyncio.timeout(5):
-            assert (await both.first.find(QUERY)).user is ALICE
+async def test_a_slow_shared_cache_delays_a_lookup_by_its_timeout(both: Replicas) -> None:
+    both.cache.get = Hanging()  # type: ignore[method-assign]
+    async with asyncio.timeout(5):
+        assert (await both.first.find(QUERY)).user is ALICE
 
 
 async def test_failures_and_degraded_answers_are_not_shared(ticker: Ticker) -> None:
@@ -184,100 +181,99 @@ async def test_failures_and_degraded_answers_are_not_shared(ticker: Ticker) -> N
     assert cache.entries == {}
 
 
-async def test_stale_answer_of_another_replica_is_used_while_backends_fail(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        await both.find_in_first()
-        ticker.now += 400
-        both.backends[1].source.answer = DOWN
-        answer = await both.second.find(QUERY)
-        assert (answer.user, answer.stale) == (ALICE, True)
-        ticker.now += 501
-        await failure(both.second)
+async def test_stale_answer_of_another_replica_is_used_while_backends_fail(
+    both: Replicas, ticker: Ticker
+) -> None:
+    await both.find_in_first()
+    ticker.now += 400
+    both.backends[1].source.answer = DOWN
+    answer = await both.second.find(QUERY)
+    assert (answer.user, answer.stale) == (ALICE, True)
+    ticker.now += 501
+    await failure(both.second)
 
 
-async def test_an_answer_that_must_not_be_cached_replaces_a_shared_one(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        await both.find_in_first()
-        ticker.now += 301
-        both.backends[0].source.answer = BackendResult(ALICE, storable=False)
-        await both.find_in_first()
-        assert both.cache.entries["", QUERY].answer == SharedAnswer(None, None, 1301.0, 1301.0)
-        both.backends[1].source.answer = DOWN
-        await failure(both.second)
+async def test_an_answer_that_must_not_be_cached_replaces_a_shared_one(
+    both: Replicas, ticker: Ticker
+) -> None:
+    await both.find_in_first()
+    ticker.now += 301
+    both.backends[0].source.answer = BackendResult(ALICE, storable=False)
+    await both.find_in_first()
+    assert both.cache.entries["", QUERY].answer == SharedAnswer(None, None, 1301.0, 1301.0)
+    both.backends[1].source.answer = DOWN
+    await failure(both.second)
 
 
-async def test_user_who_is_gone_is_not_shared_by_another_identifier(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        await both.find_in_first()
-        ticker.now += 200
-        await both.first.find(by_card := ByCard(ALICE.card_number))
+async def test_user_who_is_gone_is_not_shared_by_another_identifier(
+    both: Replicas, ticker: Ticker
+) -> None:
+    await both.find_in_first()
+    ticker.now += 200
+    await both.first.find(by_card := ByCard(ALICE.card_number))
+    await both.stored()
+    ticker.now += 101
+    both.backends[0].source.answer = None
+    for query in (QUERY, by_card):
+        assert not (await both.first.find(query)).found
         await both.stored()
-        ticker.now += 101
-        both.backends[0].source.answer = None
-        for query in (QUERY, by_card):
-            assert not (await both.first.find(query)).found
-            await both.stored()
-        assert both.tier.counted.results["purged"] == 1
+    assert both.tier.counted.results["purged"] == 1
 
 
-async def test_user_who_is_not_found_past_the_cache_is_not_shared(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        await both.find_in_first()
-        both.backends[1].source.answer = None
-        assert not (await both.second.find_past_cache(QUERY)).found
-        await both.stored()
-        assert not (await both.second.find(QUERY)).found
+async def test_user_who_is_not_found_past_the_cache_is_not_shared(both: Replicas) -> None:
+    await both.find_in_first()
+    both.backends[1].source.answer = None
+    assert not (await both.second.find_past_cache(QUERY)).found
+    await both.stored()
+    assert not (await both.second.find(QUERY)).found
 
 
 @pytest.mark.parametrize("error", [None, OSError()], ids=repr)
 async def test_user_who_is_gone_is_not_shared_without_a_read_of_this_user(
-    ticker: Ticker, error: OSError | None
+    both: Replicas, ticker: Ticker, error: OSError | None
 ) -> None:
     """The shared cache has only another identifier, or fails."""
-    async with replicas(ticker) as both:
-        await both.first.find(by_card := ByCard(ALICE.card_number))
-        await both.stored()
-        ticker.now += 301
-        both.backends[0].source.answer, both.cache.error = None, error
-        await both.first.find(by_card if error else QUERY)
-        both.backends[1].source.answer, both.cache.error = DOWN, None
-        await both.stored()
-        await failure(both.second, by_card)
+    await both.first.find(by_card := ByCard(ALICE.card_number))
+    await both.stored()
+    ticker.now += 301
+    both.backends[0].source.answer, both.cache.error = None, error
+    await both.first.find(by_card if error else QUERY)
+    both.backends[1].source.answer, both.cache.error = DOWN, None
+    await both.stored()
+    await failure(both.second, by_card)
 
 
-async def test_a_purge_is_for_the_shared_answers_too(ticker: Ticker) -> None:
+async def test_a_purge_is_for_the_shared_answers_too(both: Replicas) -> None:
     """Also one by a backend that sees its data change."""
-    async with replicas(ticker) as both:
-        for change in (
-            lambda: both.first.purge(Purge()),
-            lambda: both.first.purge(Purge(queries=(QUERY,))),
-            both.backends[0].notify_changed,
-        ):
-            await both.find_in_first()
-            before = both.cache.generation
-            both.backends[0].source.answer = OTHER_ALICE
-            change()
-            # Nothing is read before the purge has arrived.
-            assert (await both.first.find(QUERY)).user is OTHER_ALICE
-            await both.stored()
-            assert both.cache.generation == before + 1
-            both.backends[0].source.answer = ALICE
-            both.first.cache.apply(Purge())
+    for change in (
+        lambda: both.first.purge(Purge()),
+        lambda: both.first.purge(Purge(queries=(QUERY,))),
+        both.backends[0].notify_changed,
+    ):
+        await both.find_in_first()
+        before = both.cache.generation
+        both.backends[0].source.answer = OTHER_ALICE
+        change()
+        # Nothing is read before the purge has arrived.
+        assert (await both.first.find(QUERY)).user is OTHER_ALICE
+        await both.stored()
+        assert both.cache.generation == before + 1
+        both.backends[0].source.answer = ALICE
+        both.first.cache.apply(Purge())
 
 
-async def test_a_lookup_that_began_before_a_purge_is_not_shared(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        source = both.backends[0].source
-        source.hold()
-        caller = asyncio.create_task(both.first.find(QUERY))
-        await source.begun.wait()
-        both.second.purge(Purge())
-        await both.stored()
-        source.release()
-        await caller
-        await both.stored()
-        both.backends[1].source.answer = OTHER_ALICE
-        assert (await both.second.find(QUERY)).user is OTHER_ALICE
+async def test_a_lookup_that_began_before_a_purge_is_not_shared(both: Replicas) -> None:
+    source = both.backends[0].source
+    source.hold()
+    caller = asyncio.create_task(both.first.find(QUERY))
+    await source.begun.wait()
+    both.second.purge(Purge())
+    await both.stored()
+    source.release()
+    await caller
+    await both.stored()
+    both.backends[1].source.answer = OTHER_ALICE
+    assert (await both.second.find(QUERY)).user is OTHER_ALICE
 
 
 @pytest.mark.parametrize(
@@ -286,224 +282,173 @@ async def test_a_lookup_that_began_before_a_purge_is_not_shared(ticker: Ticker) 
     ids=["error", "cancelled"],
 )
 async def test_a_purge_that_fails_is_repeated_and_nothing_is_read_meanwhile(
-    ticker: Ticker,
+    both: Replicas,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     error: BaseException,
     reason: str,
 ) -> None:
     monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_PAUSE", 0.01)
-    async with replicas(ticker) as both:
-        await both.find_in_first()
-        both.cache.error = error
-        both.first.purge(Purge())
-        await until(lambda: both.tier.counted.results["not_purged"])
-        both.backends[0].source.answer = OTHER_ALICE
-        assert (await both.first.find(QUERY)).user is OTHER_ALICE
-        assert both.tier.breaker.failures == 0  # a call would have failed
-        assert both.tier.counted.results["skipped"] == 1
-        assert (both.tier.pending_purges, both.tier.problem) == (1, "a purge cannot be delivered")
-        both.cache.error = None
-        await both.stored()
-        assert both.cache.generation == 2
-        assert f"shared cache: purge failed: {reason};" in caplog.text
-        assert (both.tier.pending_purges, both.tier.problem) == (0, None)
-        assert both.tier.counted.results["purged"] == 1
-        assert both.tier.counted.failing_since is None
+    await both.find_in_first()
+    both.cache.error = error
+    both.first.purge(Purge())
+    await until(lambda: both.tier.counted.results["not_purged"])
+    both.backends[0].source.answer = OTHER_ALICE
+    assert (await both.first.find(QUERY)).user is OTHER_ALICE
+    assert both.tier.breaker.failures == 0  # a call would have failed
+    assert both.tier.counted.results["skipped"] == 1
+    assert (both.tier.pending_purges, both.tier.problem) == (1, "a purge cannot be delivered")
+    both.cache.error = None
+    await both.stored()
+    assert both.cache.generation == 2
+    assert f"shared cache: purge failed: {reason};" in caplog.text
+    assert (both.tier.pending_purges, both.tier.problem) == (0, None)
+    assert both.tier.counted.results["purged"] == 1
+    assert both.tier.counted.failing_since is None
 
 
 async def test_many_purges_in_an_outage_are_few_attempts_and_one_purge_of_everything(
-    ticker: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    both: Replicas, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is kept of them is bounded, and so is the work for one more."""
     monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_PAUSE", 0.02)
-    async with replicas(ticker) as both:
-        delivered: list[Purge] = []
-
-        async def purge(each: Purge) -> None:
-            both.cache._call()
-            delivered.append(each)
-
-        both.cache.purge = purge  # type: ignore[method-assign]
-        both.cache.error = OSError()
-        for number in range(1001):
-            both.first.purge(Purge(queries=(ByCard(str(number)),)))
-            await asyncio.sleep(0)
-        waiting = asyncio.create_task(both.tier.wait_until_purged())
-        await until(lambda: both.tier.counted.results["not_purged"] > 1)
-        assert both.tier.pending_purges == 1001
-        assert both.cache.calls < 100
-        assert caplog.text.count("purge failed") == 1
-        both.cache.error = ValueError()
-        await until(lambda: "purge failed: ValueError" in caplog.text)
-        both.cache.error = None
-        both.first.purge(Purge(("crm",)))
-        assert await waiting
-        assert delivered == [Purge()]
-        assert both.tier.counted.results["purged"] == 1002
+    both.cache.error = OSError()
+    for number in range(1001):
+        both.first.purge(Purge(queries=(ByCard(str(number)),)))
+        await asyncio.sleep(0)
+    waiting = asyncio.create_task(both.tier.wait_until_purged())
+    await until(lambda: both.tier.counted.results["not_purged"] > 1)
+    assert both.tier.pending_purges == 1001
+    assert both.cache.calls < 100
+    assert caplog.text.count("purge failed") == 1
+    both.cache.error = ValueError()
+    await until(lambda: "purge failed: ValueError" in caplog.text)
+    both.cache.error = None
+    both.first.purge(Purge(("crm",)))
+    assert await waiting
+    assert both.cache.purges == [Purge()]
+    assert both.tier.counted.results["purged"] == 1002
 
 
 async def test_a_purge_is_delivered_only_once_the_shared_cache_has_it(
-    ticker: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    both: Replicas, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_TIMEOUT", 0.02)
     monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_PAUSE", 0.01)
-    async with replicas(ticker) as both:
-        assert await both.tier.wait_until_purged()
-        both.first.purge(Purge())
-        assert await both.tier.wait_until_purged()
-        both.cache.error = OSError()
-        both.first.purge(Purge())
-        assert not await both.tier.wait_until_purged()
-        both.cache.error = None
-        both.first.purge(Purge())  # does not wait for 1 s
-        assert await both.tier.wait_until_purged()
-        assert both.tier.pending_purges == 0
-        both.cache.error = OSError()
-        both.first.purge(Purge())
-        assert "before the stop" not in caplog.text
+
+    def set_timeout(seconds: float) -> None:
+        monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_TIMEOUT", seconds)
+
+    assert await both.tier.wait_until_purged()
+    both.first.purge(Purge())
+    assert await both.tier.wait_until_purged()
+    both.cache.error = OSError()
+    both.first.purge(Purge())
+    set_timeout(0.02)
+    assert not await both.tier.wait_until_purged()
+    set_timeout(10)
+    both.cache.error = None
+    both.first.purge(Purge())
+    assert await both.tier.wait_until_purged()
+    assert both.tier.pending_purges == 0
+    both.cache.error = OSError()
+    both.first.purge(Purge())
+    assert "before the stop" not in caplog.text
+    set_timeout(0.02)
+    await both.tier.close()
     assert "shared cache: a purge was not delivered before the stop" in caplog.text
 
 
-async def test_a_purge_that_is_under_way_at_the_stop_is_delivered(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        both.first.purge(Purge())
+async def test_a_purge_that_is_under_way_at_the_stop_is_delivered(both: Replicas) -> None:
+    both.first.purge(Purge())
+    await both.tier.close()
     assert both.cache.generation == 2
 
 
-async def test_purges_that_wait_for_another_one_name_no_more_than_they_did(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        delivered: list[Purge] = []
+async def test_purges_that_wait_for_another_one_name_no_more_than_they_did(both: Replicas) -> None:
+    both.first.purge(Purge(queries=(ByCard("2"),)))
+    await asyncio.sleep(0)
+    named = [QUERY, ByCard("1"), QUERY]
+    for query in named:
+        both.first.purge(Purge(queries=(query,)))
+    for name in ("crm", "files"):
+        both.first.purge(Purge((name,)))
+    await both.stored()
+    both.first.purge(Purge(queries=(QUERY,)))
+    both.first.purge(Purge())
+    await both.stored()
+    assert both.cache.purges == [
+        Purge(queries=(ByCard("2"),)),
+        Purge(("crm", "files"), (QUERY, ByCard("1"))),
+        Purge(),
+    ]
 
-        async def purge(each: Purge) -> None:
-            await asyncio.sleep(0)
-            delivered.append(each)
 
-        both.cache.purge = purge  # type: ignore[method-assign]
-        both.first.purge(Purge(queries=(ByCard("2"),)))
+async def test_what_was_read_before_a_purge_that_waits_is_not_used(both: Replicas) -> None:
+    await both.find_in_first()
+    both.backends[1].source.answer = OTHER_ALICE
+    get, reading, delivered = both.cache.get, asyncio.Event(), asyncio.Event()
+
+    async def slow_get(*arguments: Any) -> SharedResult:
+        result = await get(*arguments)
+        reading.set()
         await asyncio.sleep(0)
-        named = [QUERY, ByCard("1"), QUERY]
-        for query in named:
-            both.first.purge(Purge(queries=(query,)))
-        for name in ("crm", "files"):
-            both.first.purge(Purge((name,)))
-        await both.stored()
-        both.first.purge(Purge(queries=(QUERY,)))
-        both.first.purge(Purge())
-        await both.stored()
-        assert delivered == [
-            Purge(queries=(ByCard("2"),)),
-            Purge(("crm", "files"), (QUERY, ByCard("1"))),
-            Purge(),
-        ]
+        return result
+
+    async def slow_purge(_: Purge) -> None:
+        await delivered.wait()
+
+    both.cache.get, both.cache.purge = slow_get, slow_purge  # type: ignore[method-assign]
+    caller = asyncio.create_task(both.second.find(QUERY))
+    await reading.wait()
+    both.tier.purge(Purge())
+    assert (await caller).user is OTHER_ALICE
+    delivered.set()
 
 
-async def test_what_is_read_while_a_purge_is_delivered_is_not_used(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        await both.find_in_first()
-        both.backends[0].source.answer = OTHER_ALICE
-        get, delivered = both.cache.get, asyncio.Event()
-
-        async def slow_get(*arguments: Any) -> SharedResult:
-            result = await get(*arguments)
-            await delivered.wait()
-            return result
-
-        async def slow_purge(purge: Purge) -> None:
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            both.cache.generation += 1
-            asyncio.get_running_loop().call_later(0.005, delivered.set)
-
-        both.cache.get, both.cache.purge = slow_get, slow_purge  # type: ignore[method-assign]
-        both.first.purge(Purge())
-        assert (await both.first.find(QUERY)).user is OTHER_ALICE
-
-
-async def test_what_was_read_before_a_purge_that_waits_is_not_used(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        await both.find_in_first()
-        both.backends[1].source.answer = OTHER_ALICE
-        get, reading, delivered = both.cache.get, asyncio.Event(), asyncio.Event()
-
-        async def slow_get(*arguments: Any) -> SharedResult:
-            result = await get(*arguments)
-            reading.set()
-            await asyncio.sleep(0)
-            return result
-
-        async def slow_purge(_: Purge) -> None:
-            await delivered.wait()
-
-        both.cache.get, both.cache.purge = slow_get, slow_purge  # type: ignore[method-assign]
-        caller = asyncio.create_task(both.second.find(QUERY))
-        await reading.wait()
-        both.tier.purge(Purge())
-        assert (await caller).user is OTHER_ALICE
-        delivered.set()
-
-
-async def test_a_purge_is_delivered_also_while_an_answer_is_stored(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        storing, go_on = asyncio.Event(), asyncio.Event()
-
-        async def put(*_: object) -> None:
-            storing.set()
-            await go_on.wait()
-
-        both.cache.put = put  # type: ignore[method-assign]
-        await both.first.find(QUERY)
-        await storing.wait()
-        both.first.purge(Purge())
-        await until(lambda: both.cache.generation == 2)
-        go_on.set()
-
-
-async def test_only_a_read_that_fails_is_a_failure_of_the_shared_cache(ticker: Ticker) -> None:
+async def test_only_a_read_that_fails_is_a_failure_of_the_shared_cache(both: Replicas) -> None:
     """An answer that is not stored makes none wrong or late."""
-    async with replicas(ticker) as both:
 
-        async def fail(*_: object) -> None:
-            raise OSError
+    async def fail(*_: object) -> None:
+        raise OSError
 
-        both.cache.put = fail  # type: ignore[method-assign]
-        await both.find_in_first()
-        assert both.tier.counted.results == {"miss": 1, "not_stored": 1}
-        assert both.tier.counted.failing_since is None
-        both.cache.error = OSError()
+    both.cache.put = fail  # type: ignore[method-assign]
+    await both.find_in_first()
+    assert both.tier.counted.results == {"miss": 1, "not_stored": 1}
+    assert both.tier.counted.failing_since is None
+    both.cache.error = OSError()
+    await both.second.find(QUERY)
+    assert (both.tier.counted.failing_since, both.tier.counted.last_error) == (1000, "OSError")
+    both.cache.error = None
+    both.second.cache.apply(Purge())
+    await both.second.find(QUERY)
+    assert both.tier.counted.failing_since is None
+
+
+async def test_a_stale_answer_that_is_purged_while_it_is_read_is_not_kept(
+    both: Replicas, ticker: Ticker
+) -> None:
+    await both.find_in_first()
+    ticker.now += 400
+    get = both.cache.get
+
+    async def get_and_purge(*arguments: Any) -> SharedResult:
+        result = await get(*arguments)
+        both.cache.purged(Purge())
+        return result
+
+    both.cache.get = get_and_purge  # type: ignore[method-assign]
+    both.backends[1].source.answer = DOWN
+    await failure(both.second)
+
+
+async def test_a_purge_by_another_process_drops_what_is_cached_here(both: Replicas) -> None:
+    await both.second.find(QUERY)
+    both.cache.purged(Purge(backends=("other",)))
+    assert both.second.get_cached(QUERY) is not None
+    for purge in (Purge(), Purge(backends=("crm",)), Purge(queries=(ByCard("4000"),))):
         await both.second.find(QUERY)
-        assert (both.tier.counted.failing_since, both.tier.counted.last_error) == (1000, "OSError")
-        both.cache.error = None
-        both.second.cache.apply(Purge())
-        await both.second.find(QUERY)
-        assert both.tier.counted.failing_since is None
-
-
-async def test_a_stale_answer_that_is_purged_while_it_is_read_is_not_kept(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        await both.find_in_first()
-        ticker.now += 400
-        get = both.cache.get
-
-        async def get_and_purge(*arguments: Any) -> SharedResult:
-            result = await get(*arguments)
-            both.cache.purged(Purge())
-            return result
-
-        both.cache.get = get_and_purge  # type: ignore[method-assign]
-        both.backends[1].source.answer = DOWN
-        await failure(both.second)
-
-
-async def test_a_purge_by_another_process_drops_what_is_cached_here(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        await both.second.find(QUERY)
-        both.cache.purged(Purge(backends=("other",)))
-        assert both.second.get_cached(QUERY) is not None
-        for purge in (Purge(), Purge(backends=("crm",)), Purge(queries=(ByCard("4000"),))):
-            await both.second.find(QUERY)
-            both.cache.purged(purge)
-            assert both.second.get_cached(QUERY) is None
+        both.cache.purged(purge)
+        assert both.second.get_cached(QUERY) is None
 
 
 @pytest.mark.parametrize(
@@ -516,90 +461,87 @@ async def test_a_purge_by_another_process_drops_what_is_cached_here(ticker: Tick
     ids=["backend", "expired", "user"],
 )
 async def test_an_entry_that_does_not_fit_is_a_miss(
-    ticker: Ticker, query: Query, stored: SharedAnswer
+    both: Replicas, query: Query, stored: SharedAnswer
 ) -> None:
-    async with replicas(ticker) as both:
-        both.cache.entries["", query] = SharedResult("1", stored)
-        both.backends[0].source.answer = None
-        assert (await both.first.find(query)).user is None
-        assert counts(both.backends) == [1, 0]
+    both.cache.entries["", query] = SharedResult("1", stored)
+    both.backends[0].source.answer = None
+    assert (await both.first.find(query)).user is None
+    assert counts(both.backends) == [1, 0]
 
 
 @pytest.mark.parametrize(("user", "seconds"), [(ALICE, 301), (None, 31)])
 async def test_a_clock_that_is_ahead_does_not_prolong_a_life(
-    ticker: Ticker, user: User | None, seconds: float
+    both: Replicas, ticker: Ticker, user: User | None, seconds: float
 ) -> None:
-    async with replicas(ticker) as both:
-        stored = SharedAnswer(user, "crm" if user else None, 9999.0, 9999.0)
-        both.cache.entries["", QUERY] = SharedResult("1", stored)
-        assert (await both.second.find(QUERY)).user == user
-        assert counts(both.backends) == [0, 0]
-        assert not await lifetime(both.second, ticker, seconds)
+    stored = SharedAnswer(user, "crm" if user else None, 9999.0, 9999.0)
+    both.cache.entries["", QUERY] = SharedResult("1", stored)
+    assert (await both.second.find(QUERY)).user == user
+    assert counts(both.backends) == [0, 0]
+    assert not is_cached(both.second, ticker, seconds)
 
 
-async def test_not_found_is_never_served_stale(ticker: Ticker) -> None:
+async def test_not_found_is_never_served_stale(both: Replicas) -> None:
     """Nor is it kept for that: in the shared cache it ends with its time."""
-    async with replicas(ticker) as both:
-        both.backends[0].source.answer = None
-        await both.find_in_first()
-        stored = both.cache.entries["", QUERY].answer
-        assert stored == SharedAnswer(None, None, 1030.0, 1030.0)
-        both.cache.entries["", QUERY] = SharedResult("1", SharedAnswer(None, None, 0.0, 9999.0))
-        both.backends[1].source.answer = DOWN
-        await failure(both.second)
+    both.backends[0].source.answer = None
+    await both.find_in_first()
+    stored = both.cache.entries["", QUERY].answer
+    assert stored == SharedAnswer(None, None, 1030.0, 1030.0)
+    both.cache.entries["", QUERY] = SharedResult("1", SharedAnswer(None, None, 0.0, 9999.0))
+    both.backends[1].source.answer = DOWN
+    await failure(both.second)
 
 
-async def test_a_user_that_this_directory_does_not_accept_is_a_miss(ticker: Ticker) -> None:
+async def test_a_user_that_this_directory_does_not_accept_is_a_miss(
+    both: Replicas, ticker: Ticker
+) -> None:
     """Another process may have other patterns of nicknames."""
-    async with replicas(ticker) as both:
-        await both.find_in_first()
-        backend = FakeBackend(OTHER_ALICE)
-        strict = shared_directory(
-            both.tier, backend, ticker=ticker, accepts=lambda user: user != ALICE
-        )
-        assert (await strict.find(QUERY)).user is OTHER_ALICE
+    await both.find_in_first()
+    backend = FakeBackend(OTHER_ALICE)
+    strict = shared_directory(both.tier, backend, ticker=ticker, accepts=lambda user: user != ALICE)
+    assert (await strict.find(QUERY)).user is OTHER_ALICE
 
 
-async def test_a_clock_that_is_behind_does_not_prolong_a_stale_answer(ticker: Ticker) -> None:
-    async with replicas(ticker) as both:
-        both.cache.entries["", QUERY] = SharedResult("1", SharedAnswer(ALICE, "crm", 0.0, 9999.0))
-        both.backends[1].source.answer = DOWN
-        assert (await both.second.find(QUERY)).stale
-        both.cache.entries.clear()
-        ticker.now += 601
-        await failure(both.second)
+async def test_a_clock_that_is_behind_does_not_prolong_a_stale_answer(
+    both: Replicas, ticker: Ticker
+) -> None:
+    both.cache.entries["", QUERY] = SharedResult("1", SharedAnswer(ALICE, "crm", 0.0, 9999.0))
+    both.backends[1].source.answer = DOWN
+    assert (await both.second.find(QUERY)).stale
+    both.cache.entries.clear()
+    ticker.now += 601
+    await failure(both.second)
 
 
-async def test_a_refresh_ahead_calls_the_backend(ticker: Ticker) -> None:
+async def test_a_refresh_ahead_calls_the_backend(both: Replicas, ticker: Ticker) -> None:
     """The shared answer is as old as the one that is to be refreshed."""
-    async with replicas(ticker) as both:
-        await both.find_in_first()
-        ticker.now += 250
-        source = both.backends[0].source
-        source.hold()
-        both.first.get_cached(QUERY)
-        await asyncio.wait_for(source.begun.wait(), timeout=5)
-        both.cache.entries.clear()
-        source.release()
-        await until(lambda: both.cache.entries)
-        await both.second.find(QUERY)
-        assert counts(both.backends) == [2, 0]
+    await both.find_in_first()
+    ticker.now += 250
+    source = both.backends[0].source
+    source.hold()
+    both.first.get_cached(QUERY)
+    await asyncio.wait_for(source.begun.wait(), timeout=5)
+    both.cache.entries.clear()
+    source.release()
+    await until(lambda: both.cache.entries)
+    await both.second.find(QUERY)
+    assert counts(both.backends) == [2, 0]
 
 
-async def test_a_refresh_ahead_uses_what_another_replica_refreshed(ticker: Ticker) -> None:
+async def test_a_refresh_ahead_uses_what_another_replica_refreshed(
+    both: Replicas, ticker: Ticker
+) -> None:
     """If it is fresh for longer than the answer here, which is refreshed in its last 60 s."""
-    async with replicas(ticker) as both:
-        await both.find_in_first()
-        ticker.now += 100
-        both.cache.entries.clear()
-        await both.second.find(QUERY)
-        await both.stored()
-        ticker.now += 150
-        both.first.get_cached(QUERY)
-        await until(lambda: both.first.cache.counters.refreshes["ok"])
-        assert counts(both.backends) == [1, 1]
-        assert await lifetime(both.first, ticker, 149)
-        assert not await lifetime(both.first, ticker, 1)
+    await both.find_in_first()
+    ticker.now += 100
+    both.cache.entries.clear()
+    await both.second.find(QUERY)
+    await both.stored()
+    ticker.now += 150
+    both.first.get_cached(QUERY)
+    await until(lambda: both.first.cache.counters.refreshes["ok"])
+    assert counts(both.backends) == [1, 1]
+    assert is_cached(both.first, ticker, 149)
+    assert not is_cached(both.first, ticker, 1)
 
 
 async def test_stop_needs_no_purge_that_ends_when_it_is_cancelled(
@@ -626,12 +568,11 @@ async def test_stop_needs_no_purge_that_ends_when_it_is_cancelled(
 
 @pytest.mark.parametrize("error", [OSError, asyncio.CancelledError])
 async def test_a_cache_that_fails_to_close_is_logged(
-    ticker: Ticker, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+    both: Replicas, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
-    async with replicas(ticker) as both:
+    async def fail() -> None:
+        raise error
 
-        async def fail() -> None:
-            raise error
-
-        both.cache.close = fail  # type: ignore[method-assign]
+    both.cache.close = fail  # type: ignore[method-assign]
+    await both.tier.close()
     assert [each.levelno for each in caplog.records] == [logging.ERROR]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -15,12 +15,14 @@ from tornado_idv.errors import Unavailable
 from tornado_idv.features.snapshot import contents as snapshot
 from tornado_idv.features.snapshot.contents import Snapshot, SnapshotIgnored, Texts
 from tornado_idv.interfaces.shared import Purge
-from tornado_idv.lookup.cache import AnswerCache, CacheLimits
+from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 LIMITS = CacheLimits(ttl=300, stale_if_error=3600)
 CARD = ByCard("4000")
 NOW = 1_800_000_000.0
+Revisions = dict[str, str | None]
+UNTRACKED: Revisions = {"crm": None}
 
 
 def content(parts: Iterable[bytes]) -> bytes:
@@ -30,44 +32,32 @@ def content(parts: Iterable[bytes]) -> bytes:
 class Process:
     """The cache of one process, which began at a time of the wall clock."""
 
-    def __init__(self, started: float = NOW, limits: CacheLimits = LIMITS) -> None:
+    def __init__(self, started: float = NOW) -> None:
         self.ticker = Ticker()
         self.started = started - self.ticker.now
-        self.cache = steady_cache(limits, self.ticker)
+        self.cache = steady_cache(LIMITS, self.ticker)
 
     @property
     def clock(self) -> float:
         return self.started + self.ticker.now
 
     def store(self, user: User | None = ALICE, query: Query = QUERY, **fields: Any) -> None:
-        fields.setdefault("backend", "crm")
-        answer = Answer(user, since=self.ticker.now, body=encode(user), **fields)
+        fields = {"backend": "crm", "since": self.ticker.now, **fields}
+        answer = Answer(user, body=encode(user), **fields)
         self.cache.store(query, answer)
 
-    def stop(self, **fields: Any) -> bytes:
-        revisions = fields.pop("revisions", {"crm": None})
-        header = Snapshot("scope", fields.pop("written", self.clock), revisions)
+    def stop(self, revisions: Revisions = UNTRACKED) -> bytes:
+        header = Snapshot("scope", self.clock, revisions)
         return content(snapshot.encode(header, self.cache, Texts()))
 
-    def load(
-        self,
-        content: bytes,
-        scope: str = "scope",
-        *,
-        revisions: Mapping[str, str | None] | None = None,
-    ) -> int:
-        return snapshot.restore(
-            snapshot.decode(content, scope, self.clock),
-            self.cache,
-            self.clock,
-            {"crm": None} if revisions is None else revisions,
-            encode,
-        )
+    def load(self, content: bytes, scope: str = "scope", revisions: Revisions = UNTRACKED) -> int:
+        loaded = snapshot.decode(content, scope, self.clock)
+        return snapshot.restore(loaded, self.cache, self.clock, revisions, encode)
 
-    def restarted(self, pause: float = 0.0, **fields: Any) -> Process:
+    def restarted(self, pause: float = 0.0) -> Process:
         """Return the process after this one, which was down for ``pause`` seconds."""
         after = Process(self.clock + pause)
-        after.load(self.stop(), **fields)
+        after.load(self.stop())
         return after
 
     def is_stale(self, query: Query = QUERY) -> bool:
@@ -100,19 +90,20 @@ def test_found_user_is_served_stale_and_never_fresh() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"degraded": True}, {"storable": False}, {"backend": None}, {"user": None, "backend": None}],
+    [
+        {"degraded": True},
+        {"storable": False},
+        {"backend": None},
+        {"user": None, "backend": None},
+        {"since": -2600.0},
+    ],
+    ids=["degraded", "not storable", "of no backend", "not found", "ended"],
 )
 def test_other_answers_are_not_written(fields: dict[str, Any]) -> None:
     before = Process()
     before.store(**fields)
+    before.cache.store_failure(CARD, Unavailable("down"))
     assert Process().load(before.stop()) == 0
-
-
-def test_failure_is_not_written() -> None:
-    before = Process()
-    before.cache.store_failure(QUERY, Unavailable("down"))
-    after = before.restarted()
-    assert after.cache.describe(QUERY) == "absent"
 
 
 def test_answer_lives_for_stale_if_error_after_it_was_stored_through_any_number_of_restarts() -> (
@@ -141,55 +132,18 @@ def test_answer_does_not_outlive_its_own_end() -> None:
     assert not before.restarted(pause=50).is_stale()
 
 
-def test_answer_that_has_ended_is_not_written() -> None:
-    before = Process()
-    before.store()
-    assert b"alice" in before.stop()
-    before.ticker.now += 3600
-    assert b"alice" not in before.stop()
-
-
-def test_fresh_answer_replaces_it() -> None:
-    before = Process()
-    before.store()
-    after = before.restarted()
-    after.store(User("Pro", "4000", "alice"))
-    assert after.cache.get(QUERY) is not None
-    third = after.restarted()
-    answer = third.cache.get_stale(QUERY)
-    assert answer is not None
-    assert answer.user is not None
-    assert answer.user.plan == "Pro"
-    after.store(None, backend=None)
-    after.ticker.now += 31
-    assert not after.is_stale()
-
-
-@pytest.mark.parametrize(
-    "purge", [Purge(), Purge(("crm",)), Purge(queries=(QUERY,)), Purge(queries=(CARD,))]
-)
-def test_purge_drops_it(purge: Purge) -> None:
-    before = Process()
-    before.store()
-    after = before.restarted()
-    after.cache.apply(purge)
-    assert not after.is_stale()
-    assert not after.restarted().is_stale()
-
-
 def test_answer_that_lasts_longer_is_kept() -> None:
-    before = Process()
-    before.store()
-    after = before.restarted(pause=100)
-    newer = Answer(User("Pro", "4000", "alice"), "crm", after.ticker.now)
-    after.cache.keep_stale(QUERY, newer, 3600)
-    after.cache.keep_stale(QUERY, Answer(ALICE, "crm", after.ticker.now), 3500)
-    answer = after.cache.get_stale(QUERY)
-    assert answer is not None
-    assert answer.user == newer.user
+    """The files of two workers may both have the user."""
+    process = Process()
+    for plan, seconds in (("Free", 3500), ("Pro", 3600), ("Gold", 3500)):
+        answer = Answer(User(plan, "4000", "alice"), "crm", process.ticker.now)
+        process.cache.keep_stale(QUERY, answer, seconds)
+    kept = process.cache.get_stale(QUERY)
+    assert kept is not None
+    assert kept.user == User("Pro", "4000", "alice")
 
 
-CHANGES: list[tuple[dict[str, str | None], set[str]]] = [
+CHANGES: list[tuple[Revisions, set[str]]] = [
     ({"a": "1", "b": "1", "c": None}, {"a", "b", "c"}),
     ({"a": "1", "b": "2", "c": None}, {"a"}),
     ({"a": "2", "b": "1", "c": None}, set()),
@@ -201,9 +155,7 @@ CHANGES: list[tuple[dict[str, str | None], set[str]]] = [
 
 
 @pytest.mark.parametrize(("now", "kept"), CHANGES)
-def test_answers_of_changed_backends_are_dropped(
-    now: dict[str, str | None], kept: set[str]
-) -> None:
+def test_answers_of_changed_backends_are_dropped(now: Revisions, kept: set[str]) -> None:
     before = Process()
     for name in "abc":
         before.store(User("Free", "1", name), ByNickname(name), backend=name)
@@ -213,40 +165,39 @@ def test_answers_of_changed_backends_are_dropped(
     assert count == len(kept)
 
 
-def test_clock_that_was_set_back_makes_it_of_no_use() -> None:
+@pytest.mark.parametrize(
+    ("change", "seconds", "scope", "reason"),
+    [
+        (lambda content: content, -1, "scope", "clock"),
+        (lambda content: content, 0, "other", "settings"),
+        (lambda content: content.replace(b"snapshot 1", b"snapshot 2", 1), 0, "scope", "format"),
+        (lambda content: content[1:], 0, "scope", "format"),
+        (lambda content: b"", 0, "scope", "format"),
+    ],
+    ids=["clock set back", "other settings", "another version", "another file", "empty"],
+)
+def test_file_of_no_use_is_ignored_with_the_reason(
+    change: Callable[[bytes], bytes], seconds: int, scope: str, reason: str
+) -> None:
     before = Process()
     before.store()
-    with pytest.raises(SnapshotIgnored, match="clock"):
-        before.restarted(pause=-1)
-
-
-def test_other_configuration_and_other_format_are_ignored() -> None:
-    before = Process()
-    before.store()
-    with pytest.raises(SnapshotIgnored, match="settings"):
-        before.restarted(scope="other")
-    content = before.stop()
-    with pytest.raises(SnapshotIgnored, match="format"):
-        Process().load(content.replace(b"snapshot 1", b"snapshot 2", 1))
-    for other in (b"", b"profile_sites: []\n", content[1:]):
-        with pytest.raises(SnapshotIgnored, match="format"):
-            Process().load(other)
+    with pytest.raises(SnapshotIgnored, match=reason):
+        Process(before.clock + seconds).load(change(before.stop()), scope)
 
 
 def test_no_flipped_or_missing_byte_is_ever_accepted() -> None:
     before = Process()
     before.store()
     content = before.stop()
+    after = Process()
     for i in range(len(content)):
-        for flip in (1, 0x20, 0x80):
-            changed = bytearray(content)
-            changed[i] ^= flip
+        flipped = bytearray(content)
+        flipped[i] ^= 0x20
+        for changed in (bytes(flipped), content[:i]):
             with pytest.raises(SnapshotIgnored):
-                Process().load(bytes(changed))
-        with pytest.raises(SnapshotIgnored):
-            Process().load(content[:i])
+                after.load(changed)
     with pytest.raises(SnapshotIgnored):
-        Process().load(content + b"\0")
+        after.load(content + b"\0")
 
 
 @given(st.lists(st.binary(max_size=30), max_size=4))
@@ -296,12 +247,3 @@ def test_name_that_is_added_again_takes_no_memory() -> None:
     for each in names * 2:
         texts.add([each])
     assert sum(map(len, texts._sets)) == sum(each in texts for each in names) == 50_000
-
-
-def test_cache_that_is_full_of_users_is_loaded_whole() -> None:
-    before = Process(limits=CacheLimits(max_entries=3))
-    for name in "abcd":
-        before.store(User("Free", "1", name), ByNickname(name))
-    after = Process(before.clock)
-    assert after.load(before.stop()) == 3
-    assert isinstance(after.cache, AnswerCache)

@@ -8,7 +8,7 @@ from pathlib import Path
 from support.databases.postgres_server import Database, stopped
 from support.databases.redis_server import running_server
 from support.http.live_directory import live_directory
-from support.processes.process import ServiceProcess, eventually, running
+from support.processes.process import eventually, running
 from support.processes.service import CONFIG, Client
 from tornado_idv.model import User
 
@@ -20,10 +20,6 @@ _LISTENERS = (
 )
 
 
-def stop(service: ServiceProcess) -> None:
-    service.stop()
-
-
 def test_answers_of_postgres_with_notify_are_kept(tmp_path: Path, database: Database) -> None:
     config, snapshot = tmp_path / "config.yaml", tmp_path / "answers.snapshot"
     options = f"{{name: members, kind: postgres, dsn: '{database.dsn}', notify: {{}}}}"
@@ -33,22 +29,18 @@ def test_answers_of_postgres_with_notify_are_kept(tmp_path: Path, database: Data
         # When it listens everything is purged, once.
         eventually(lambda: database.run(_LISTENERS) == "1")
         assert Client(service.port).by_input("@alice").status == 200
-        stop(service)
+        service.stop()
     with stopped(database):
         for _ in range(2):
             with running(config) as service:
                 assert b"Free" in Client(service.port).by_input("@alice").body
                 assert Client(service.port).by_input("@bob").status == 503
-                stop(service)
-    with running(config) as service:
-        eventually(lambda: not snapshot.exists())  # what it missed meanwhile is not known
-        assert Client(service.port).by_input("@alice").status == 200
-        stop(service)
+                service.stop()
     with ExitStack() as stack:
         with stopped(database):
             service = stack.enter_context(running(config))
             assert Client(service.port).by_input("@alice").status == 200
-        eventually(lambda: not snapshot.exists())
+        eventually(lambda: not snapshot.exists())  # what it missed meanwhile is not known
         with stopped(database):
             assert Client(service.port).by_input("@alice").status == 503
 
@@ -61,13 +53,13 @@ def test_answers_are_dropped_where_a_shared_cache_may_have_purged_them(tmp_path:
             " auth: {kind: bearer, token: any}}\n"
             f"shared_cache: {{kind: redis, url: '{redis.url}', secret: {'x' * 32}}}\n{_CACHE}"
         )
-        for _ in range(3):
+        for _ in range(2):
             with running(config) as service:
                 assert Client(service.port).by_input("@alice").status == 200
-                stop(service)
+                service.stop()
         directory.down = {"@alice"}
         redis.run("FLUSHALL")
-        for _ in range(3):
+        for _ in range(2):
             with running(config) as service:
                 eventually(lambda: Client(service.port).by_input("@alice").status == 503)
                 service.process.kill()

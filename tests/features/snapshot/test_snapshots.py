@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -12,15 +13,16 @@ from typing import Any
 import pytest
 
 from support.fakes.clock_and_backends import LoopClock, Ticker
-from support.fakes.directories import QUERY, directory
-from support.fakes.snapshots import Process, Source, settings_of
-from support.processes.service import CONFIG, FIXTURE, serving_here
+from support.fakes.directories import ALICE, QUERY, directory
+from support.fakes.snapshots import TTL, Process, Source, settings_of
+from support.processes.service import CONFIG, USERS, serving_here
 from tornado_idv.admin.operations import OperationFailed
+from tornado_idv.features.snapshot import snapshot_file
 from tornado_idv.features.snapshot import snapshots as module
 from tornado_idv.features.snapshot.snapshot_file import SnapshotFiles
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.shared import Purge
-from tornado_idv.model import Answer, ByNickname, User
+from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 from tornado_idv.service.directories import scope_of
 
 
@@ -34,12 +36,16 @@ def wall() -> Ticker:
     return Ticker()
 
 
+@pytest.fixture
+def process(path: Path, wall: Ticker) -> Process:
+    return Process(path, wall, Source())
+
+
 def fail(_: SnapshotFiles) -> None:
     raise PermissionError(13, "Permission denied")
 
 
-async def test_stop_writes_and_a_failed_one_does_not(path: Path, wall: Ticker) -> None:
-    process = Process(path, wall, Source())
+async def test_stop_writes_and_a_failed_one_does_not(path: Path, process: Process) -> None:
     await process.directory.find(QUERY)
     with pytest.raises(ZeroDivisionError):
         async with process.snapshots.running():
@@ -84,9 +90,8 @@ async def test_is_written_every_interval_and_after_removal(path: Path, wall: Tic
 
 @pytest.mark.parametrize(("purges", "cached"), [([], "stale"), ([Purge()], "absent")])
 async def test_purge_after_the_file_was_read_keeps_its_answers_out(
-    path: Path, wall: Ticker, purges: Sequence[Purge], cached: str
+    path: Path, wall: Ticker, process: Process, purges: Sequence[Purge], cached: str
 ) -> None:
-    process = Process(path, wall, Source())
     await process.directory.find(QUERY)
     await process.stop()
     process = Process(path, wall, Source())
@@ -100,71 +105,59 @@ async def test_purge_after_the_file_was_read_keeps_its_answers_out(
     assert path.exists() != bool(purges)
 
 
-async def test_second_service_writes_the_file_after_the_first(path: Path, wall: Ticker) -> None:
+async def test_second_service_neither_reads_nor_writes_before_the_end_of_the_first(
+    path: Path, wall: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     first, second = Process(path, wall, Source()), Process(path, wall, Source())
     await first.directory.find(QUERY)
     await first.write()
     written = path.read_bytes()
+    monkeypatch.setattr(snapshot_file, "_SERVICE", b"another service.")
     await second.start()
-    assert second.directory.cache.get_stale(QUERY) is not None
-    wall.now += 1
+    assert second.directory.cache.get_stale(QUERY) is None
     await second.write()
     assert path.read_bytes() == written
-    await first.stop()
+    assert second.snapshots.error == f"{path}: cannot be written: another service writes it"
+    first.file.release()
     await second.write()
-    assert path.read_bytes() not in (written, b"")
+    assert path.read_bytes() != written
+    assert second.snapshots.error is None
+    assert caplog.text.count("is not read: another service writes it") == 1
 
 
-async def test_stop_does_not_wait_for_a_file_that_hangs(
-    path: Path, wall: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "_STOP_TIMEOUT", 0.05)
-    released = threading.Event()
-    monkeypatch.setattr(SnapshotFiles, "acquire", lambda _: released.wait(20))
-    process = Process(path, wall, Source())
-    try:
-        await asyncio.wait_for(process.stop(), 5)
-        assert "timed out" in caplog.text
-    finally:
-        released.set()
-
-
-async def test_start_does_not_wait_for_a_file_that_hangs(
+async def test_file_that_hangs_is_not_waited_for(
     path: Path, wall: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "_READ_TIMEOUT", 0.05)
-    released = threading.Event()
-    monkeypatch.setattr(SnapshotFiles, "read", lambda *_: released.wait(20))
-    path.touch()
+    monkeypatch.setattr(module, "_STOP_TIMEOUT", 0.05)
+    process, released = Process(path, wall, Source()), Event()
+    monkeypatch.setattr(SnapshotFiles, "acquire", lambda _: released.wait(20))
     try:
-        await asyncio.wait_for(Process(path, wall, Source()).start(), 5)
-        assert "is ignored" in caplog.text
+        await asyncio.wait_for(process.start(), 5)
+        assert "is ignored: timed out while reading" in caplog.text
+        await asyncio.wait_for(process.stop(), 5)
+        assert "not written at the stop: timed out" in caplog.text
     finally:
         released.set()
 
 
-async def test_purge_is_done_once_the_file_is_removed(
-    path: Path, wall: Ticker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo, Path.mkdir])
+async def test_something_else_in_its_place_is_reported_and_stays(
+    path: Path, wall: Ticker, make: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
+    make(path)
     process = Process(path, wall, Source())
-    assert await process.snapshots.purged()
+    await process.start()
+    assert caplog.text.count(f"{path} is ignored: ") == 1
     await process.write()
-    process.directory.purge(Purge(queries=(QUERY,)))
-    assert await process.snapshots.purged()
-    assert not path.exists()
-    monkeypatch.setattr(SnapshotFiles, "remove", fail)
-    process.directory.purge(Purge(queries=(QUERY,)))
-    with pytest.raises(OperationFailed, match="cannot be removed"):
-        await process.snapshots.purged()
-    assert process.snapshots.error is not None
-    assert "may still contain purged users: Permission denied" in process.snapshots.error
+    problem = "cannot be written: the existing file is not a snapshot"
+    assert process.snapshots.error == f"{path}: {problem}"
 
 
 @pytest.mark.parametrize("at_stop", [False, True])
 async def test_purge_while_it_is_written_leaves_none_that_has_what_was_purged(
-    path: Path, wall: Ticker, monkeypatch: pytest.MonkeyPatch, *, at_stop: bool
+    path: Path, process: Process, monkeypatch: pytest.MonkeyPatch, *, at_stop: bool
 ) -> None:
-    process = Process(path, wall, Source())
     await process.directory.find(QUERY)
     process.directory.cache.store(ByNickname("bob"), Answer(User("Pro", "1", "bob"), "crm"))
     encode, purges = module.encode, [Purge(queries=(QUERY,))]
@@ -186,8 +179,9 @@ async def test_purge_while_it_is_written_leaves_none_that_has_what_was_purged(
         assert not path.exists()
 
 
-async def test_reload_during_the_write_leaves_no_answers_of_both(path: Path, wall: Ticker) -> None:
-    process = Process(path, wall, Source())
+async def test_reload_during_the_write_leaves_no_answers_of_both(
+    path: Path, process: Process
+) -> None:
     await process.directory.find(QUERY)
     writing = asyncio.create_task(process.write())
     await asyncio.sleep(0)
@@ -200,10 +194,9 @@ async def test_reload_during_the_write_leaves_no_answers_of_both(path: Path, wal
 @pytest.mark.parametrize("during", [False, True])
 @pytest.mark.parametrize("in_former", [False, True])
 async def test_user_who_is_gone_after_a_reload_during_the_write_is_not_left_in_the_file(
-    path: Path, wall: Ticker, before: str, *, during: bool, in_former: bool
+    path: Path, process: Process, before: str, *, during: bool, in_former: bool
 ) -> None:
     """Also if a lookup from before the reload no longer finds the user."""
-    process = Process(path, wall, Source())
     await process.directory.find(QUERY)
     if before == "a failed write":
         path.mkdir()
@@ -235,9 +228,29 @@ async def test_user_who_is_gone_after_a_reload_during_the_write_is_not_left_in_t
     assert not path.exists()
 
 
-async def test_user_in_a_file_of_a_failed_write_is_not_left(path: Path, wall: Ticker) -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("query", [QUERY, ByCard(ALICE.card_number)], ids=["nickname", "card"])
+async def test_file_is_removed_when_a_user_of_it_is_no_longer_found(
+    path: Path, wall: Ticker, process: Process, query: Query, *, is_restarted: bool
+) -> None:
+    await process.directory.find(QUERY)
+    await process.write()
+    if is_restarted:
+        process.file.release()
+        process = Process(path, wall, Source())
+        await process.start()
+    process.ticker.now += TTL + 1
+    process.directory.guards[0].backend.source.answer = None
+    assert (await process.directory.find(ByNickname("bob"))).user is None
+    assert await process.snapshots.purged()
+    assert path.exists()
+    assert (await process.directory.find(query)).user is None
+    assert await process.snapshots.purged()
+    assert not path.exists()
+
+
+async def test_user_in_a_file_of_a_failed_write_is_not_left(path: Path, process: Process) -> None:
     """Also after another write, which a reload has outdated."""
-    process = Process(path, wall, Source())
     await process.directory.find(QUERY)
     write = process.file.write
 
@@ -257,27 +270,22 @@ async def test_user_in_a_file_of_a_failed_write_is_not_left(path: Path, wall: Ti
 
 
 @pytest.mark.parametrize("other", ["other.snapshot", None])
-async def test_reload_without_file_removes_it(path: Path, wall: Ticker, other: str | None) -> None:
-    """No purge would, and a later start with this file would bring purged users back."""
-    process = Process(path, wall, Source())
-    await process.directory.find(QUERY)
+async def test_file_that_a_reload_leaves_is_removed_at_once_or_by_the_next_purge(
+    path: Path, process: Process, monkeypatch: pytest.MonkeyPatch, other: str | None
+) -> None:
+    """A later start with this file would bring purged users back."""
     await process.write()
     settings = settings_of(path, snapshot=path.with_name(other) if other else None)
-    process.snapshots.follow(settings, process.directory)
-    await process.snapshots.purged()
-    assert not path.exists()
-
-
-async def test_purge_removes_the_file_that_a_reload_could_not_remove(
-    path: Path, wall: Ticker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process = Process(path, wall, Source())
-    await process.write()
     with monkeypatch.context() as patched:
-        patched.setattr(SnapshotFiles, "remove", fail)
-        process.snapshots.follow(settings_of(path, snapshot=None), process.directory)
-        with pytest.raises(OperationFailed):
+        if other is None:
+            patched.setattr(SnapshotFiles, "remove", fail)
+        process.snapshots.follow(settings, process.directory)
+        with nullcontext() if other else pytest.raises(OperationFailed):
             await process.snapshots.purged()
+    assert path.exists() == (other is None)
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot_file, "_SERVICE", b"another service.")
+        SnapshotFiles(path).acquire()
     for is_left in (False, True):  # a file that another service has written since is not removed
         process.directory.purge(Purge())
         assert await process.snapshots.purged()
@@ -285,9 +293,8 @@ async def test_purge_removes_the_file_that_a_reload_could_not_remove(
         SnapshotFiles(path).write([b"tornado-idv snapshot 1"])
 
 
-async def test_outdated_writes_leave_no_name(path: Path, wall: Ticker) -> None:
+async def test_outdated_writes_leave_no_name(path: Path, process: Process) -> None:
     """Or the file would be removed without a reason when the user is no longer found."""
-    process = Process(path, wall, Source())
     await process.write()
     for _ in range(2):
         writing = asyncio.create_task(process.write())
@@ -309,16 +316,14 @@ async def test_stop_does_not_try_again_what_fails(
 
 
 async def test_purge_reports_a_kept_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = (
-        f"{CONFIG}  - {{name: users, kind: yaml, path: users.yaml}}\ncache: {{snapshot: file}}\n"
-    )
-    (tmp_path / "users.yaml").write_text(FIXTURE)
+    config = f"{CONFIG}{USERS}cache: {{snapshot: file}}\n"
     async with serving_here(config, tmp_path) as service:
         assert await service.operations.purge({"all": True})
         monkeypatch.setattr(SnapshotFiles, "remove", fail)
         with pytest.raises(OperationFailed, match="remove it by hand"):
             await service.operations.purge({"all": True})
-        assert service.operations.process_report().parts["cache snapshot"].error
+        error = service.operations.process_report().parts["cache snapshot"].error
+        assert "may still contain purged users: Permission denied" in str(error)
 
 
 @pytest.mark.parametrize("fails", ["at the stop", "at the start"])
@@ -345,8 +350,9 @@ async def test_answers_after_a_failing_revision(path: Path, wall: Ticker, fails:
     assert after.directory.cache.get_stale(QUERY) is None
 
 
-async def test_another_directory_is_followed_and_old_one_no_more(path: Path, wall: Ticker) -> None:
-    process = Process(path, wall, Source())
+async def test_another_directory_is_followed_and_old_one_no_more(
+    path: Path, process: Process
+) -> None:
     other = directory(Source(), ticker=process.ticker)
     await other.find(QUERY)
     process.snapshots.follow(process.settings, other)
@@ -363,9 +369,11 @@ async def test_another_directory_is_followed_and_old_one_no_more(path: Path, wal
 def test_scope_does_not_depend_on_the_file_nor_on_options_with_their_defaults(path: Path) -> None:
     one, two = settings_of(path), settings_of(path / "other", snapshot_interval=7)
     assert scope_of(one) == scope_of(two)
-    for changed in ({"jitter": 0}, {"ttl": 1}):
-        cache = one.cache.model_copy(update=changed)
-        assert scope_of(one.model_copy(update={"cache": cache})) != scope_of(one)
+    for changed in (
+        {"cache": one.cache.model_copy(update={"jitter": 0})},
+        {"profile_sites": (*one.profile_sites, "https://b.example")},
+    ):
+        assert scope_of(one.model_copy(update=changed)) != scope_of(one)
 
     class Later(BackendOptions):
         """The options of a later version."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from support.fakes.clock_and_backends import FakeBackend, Ticker, steady_cache
@@ -24,6 +25,7 @@ class FakeSharedCache(SharedCache[SharedCacheOptions]):
         self.entries: dict[tuple[str, Query], SharedResult] = {}
         self.error: BaseException | None = None
         self.calls = 0
+        self.purges: list[Purge] = []
 
     def _call(self) -> None:
         self.calls += 1
@@ -42,7 +44,9 @@ class FakeSharedCache(SharedCache[SharedCacheOptions]):
 
     async def purge(self, purge: Purge) -> None:
         self._call()
+        await asyncio.sleep(0)
         self.generation += 1
+        self.purges.append(purge)
 
 
 def shared_directory(

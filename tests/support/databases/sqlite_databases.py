@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tornado.ioloop import IOLoop
 
 from idv_sqlite.backend import SqliteBackend
 from idv_sqlite.options import SqliteOptions
 from support.databases.user_lists import cells
 from tornado_idv import StartError, User
-from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
 
 ALICE = User("Free", "4000123412341234", "alice")
@@ -40,25 +41,42 @@ def write(path: Path, *users: User) -> Path:
     return path
 
 
+class Served(SqliteBackend):
+    """A backend that checks its file only when the test calls it, and its reported changes."""
+
+    check_interval = 3600
+
+    def __init__(self, options: SqliteOptions) -> None:
+        super().__init__(options)
+        self.changes: list[str] = []
+        self.on_change(lambda: self.changes.append("changed"))
+
+
 @asynccontextmanager
-async def serving(
-    path: Path, case: str = "preserve", **options: Any
-) -> AsyncIterator[SqliteBackend]:
-    """An open backend that checks its file only when the test calls it."""
+async def serving(path: Path, case: str = "preserve", **options: Any) -> AsyncIterator[Served]:
     given = {"name": "tested", "kind": "sqlite", "path": path.name, **options}
     context = {"nickname_case": case, "base_dir": path.parent}
-    backend = SqliteBackend(SqliteOptions.model_validate(given, context=context))
-    backend.check_interval = 3600
+    backend = Served(SqliteOptions.model_validate(given, context=context))
     async with open_backends([backend]):
         yield backend
+
+
+@contextmanager
+def serving_in(io_loop: IOLoop, path: Path) -> Iterator[Served]:
+    """An open backend for a test in this loop; no thread is left behind."""
+    service = serving(path)
+    with no_thread_left():
+        yield io_loop.run_sync(service.__aenter__)
+        io_loop.run_sync(lambda: service.__aexit__(None, None, None))
 
 
 def levels(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.levelno == level]
 
 
-async def start_error(backend: AnyBackend) -> str:
-    """Why the backend does not open; no thread is left behind, also if it opens after all."""
+async def start_error(path: Path, **options: Any) -> str:
+    """Why a backend over the file does not open; no thread is left behind, also if it opens."""
+    backend = make_backend(SqliteBackend, path.parent, path=path.name, **options)
     try:
         with pytest.raises(StartError) as caught, no_thread_left():
             await backend.open()

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -101,51 +101,44 @@ class Snapshots(Part):
         if self._found and directory.cache.purges:
             self._on_purge(directory)
         elif self._found:
-            self.restore(self._found, directory)
+            self._restore(directory)
         self._found = []  # frees as much memory as the cache takes
 
-    async def read(self) -> list[Snapshot]:
-        """Return the snapshots from the last run, one for each worker. Omit unusable ones."""
-        files, scope = self._files, self._scope
-        if files is None:
-            return []
-
-        def load() -> Iterator[Snapshot]:
-            try:
-                files.acquire()
-            except OSError as error:
-                self._fail(files, "is not read", error)
-                return
-            for path in files.existing:
-                try:
-                    snapshot = decode(files.read(path), sealed(scope), self._clock())
-                    for row in snapshot.rows:
-                        self._persisted[0].add(row.texts)
-                    yield snapshot
-                except (SnapshotIgnored, OSError) as error:
-                    reason = getattr(error, "strerror", None) or str(error)
-                    _log.warning("cache.snapshot: %s is ignored: %s", path, reason)
-
+    def _read(self, files: SnapshotFiles) -> Iterator[Snapshot]:
+        """Yield the snapshots from the last run, one for each worker. Omit unusable ones."""
         try:
-            async with asyncio.timeout(_READ_TIMEOUT):
-                return [*await self._in_thread(lambda: [*load()])]
-        except TimeoutError:
-            _log.warning("cache.snapshot: %s is ignored: timed out while reading", files.own)
-            return []
+            files.acquire()
+        except OSError as error:
+            self._fail(files, "is not read", error)
+            return
+        for path in files.existing:
+            try:
+                snapshot = decode(files.read(path), sealed(self._scope), self._clock())
+            except (SnapshotIgnored, OSError) as error:
+                reason = getattr(error, "strerror", None) or str(error)
+                _log.warning("cache.snapshot: %s is ignored: %s", path, reason)
+            else:
+                for row in snapshot.rows:
+                    self._persisted[0].add(row.texts)
+                yield snapshot
 
-    def restore(self, snapshots: Sequence[Snapshot], directory: Directory) -> None:
-        """Add the answers of snapshots to the cache of a directory, as stale answers."""
+    def _restore(self, directory: Directory) -> None:
+        """Add the answers of the last run to the cache of a directory, as stale answers."""
         render = partial(encode_user, identifiers=self._settings.make_identifiers())
         now, revisions = self._clock(), _revisions(directory)
-        counts = [restore(each, directory.cache, now, revisions, render) for each in snapshots]
-        if snapshots:
-            text = "cache.snapshot: restored %d of %d answers, served only while lookups fail"
-            _log.info(text, sum(counts), sum(len(each.rows) for each in snapshots))
+        counts = [restore(each, directory.cache, now, revisions, render) for each in self._found]
+        text = "cache.snapshot: restored %d of %d answers, served only while lookups fail"
+        _log.info(text, sum(counts), sum(len(each.rows) for each in self._found))
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Read the files. The first call of `follow` adds their answers to the cache."""
-        self._found = await self.read()
+        if files := self._files:
+            try:
+                async with asyncio.timeout(_READ_TIMEOUT):
+                    self._found = await self._in_thread(lambda: [*self._read(files)])
+            except TimeoutError:
+                _log.warning("cache.snapshot: %s is ignored: timed out while reading", files.own)
         yield
 
     @asynccontextmanager
