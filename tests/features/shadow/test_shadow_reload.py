@@ -244,8 +244,10 @@ async def test_removed_shadow_or_another_source_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was compared before an import that the file cannot know of is no evidence."""
-    monkeypatch.setattr(shadow_state, "_INTERVAL", 0.01)
+    for name in ("_INTERVAL", "_MIN_INTERVAL"):
+        monkeypatch.setattr(shadow_state, name, 0.01)
     kept = SHADOW % ("A", f", state: {tmp_path}/new.db")
+    older, other = GATED % ("older", "A"), "https://b.example"
     file = ShadowFile(tmp_path / "new.db", "new")
     async with reloadable(tmp_path, config(OLD, kept)) as harness:
         await until(lambda: file.path.exists() and file.path.stat().st_size > 0)
@@ -255,22 +257,20 @@ async def test_removed_shadow_or_another_source_begins_again(
             assert (await harness.ask(text)).status == 200
             await until(lambda: file.read().matches == 1)
 
+        async def begins_again(text: str) -> None:
+            assert (await harness.reload(text)).code is None
+            await until(lambda: file.read().matches == 0)
+
         await compared("@alice")
         assert (await harness.reload(config(OLD, kept.replace("100%", "99.9%")))).code is None
         await until(lambda: len(Gated.made) == 3 and newest("new").is_open)
         await asyncio.gather(*shadows_of(harness)._closing)
         assert file.read().matches == 1
-        assert (await harness.reload(config(OLD))).code is None
-        await until(lambda: file.read().matches == 0)
+        await begins_again(config(OLD))
         assert (await harness.reload(config(OLD, kept))).code is None
         await compared("@bob")
-        older = GATED % ("older", "A")
-        assert (await harness.reload(config(older, kept))).code is None
-        await until(lambda: file.read().matches == 0)
+        await begins_again(config(older, kept))
         await compared("@carol")
-        assert (await harness.reload(config(older, kept, site="https://b.example"))).code is None
-        await until(lambda: file.read().matches == 0)
+        await begins_again(config(older, kept, site=other))
         await compared("@dora")
-        moved = kept.replace("new.db", "moved.db")
-        assert (await harness.reload(config(older, moved, site="https://b.example"))).code is None
-        await until(lambda: file.read().matches == 0)
+        await begins_again(config(older, kept.replace("new.db", "moved.db"), site=other))
