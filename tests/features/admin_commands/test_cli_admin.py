@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, WITH_ADMIN, admin_port
+from support.processes.ports import free_port
 from support.processes.process import Invoke, eventually
 from support.processes.service import KEY, Client, serving
 from tornado_idv.admin.report import PartReport
@@ -40,7 +41,7 @@ def used(service: Service, tmp_path: Path) -> Path:
     return with_admin_port(tmp_path, admin_port(service))
 
 
-def test_status_is_shown(service: Service, used: Path, invoke: Invoke) -> None:
+def test_status_and_health_are_shown(service: Service, used: Path, invoke: Invoke) -> None:
     Client(service.port).by_input("@alice")
     done = invoke("status", "--config", used)
     assert done.exit_code == 0
@@ -49,9 +50,6 @@ def test_status_is_shown(service: Service, used: Path, invoke: Invoke) -> None:
     assert "cache:        1 found and 0 not found; 0.0% of 1 lookups were hits" in done.stdout
     record = json.loads(invoke("status", "--config", used, "--json").stdout)
     assert (record["status"], record["requests"]["url"]["ok"]) == ("ready", 1)
-
-
-def test_health_is_shown(used: Path, invoke: Invoke) -> None:
     done = invoke("health", "--config", used)
     assert (done.exit_code, done.stdout) == (0, "The service is ready.\n")
     record = json.loads(invoke("health", "--config", used, "--json").stdout)
@@ -141,9 +139,7 @@ def test_explain_shows_backends(used: Path, invoke: Invoke, who: str, code: int,
 def test_no_service_could_not_be_determined(
     tmp_path: Path, invoke: Invoke, command: tuple[str, ...]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    path = with_admin_port(tmp_path, port)
+    path = with_admin_port(tmp_path, port := free_port())
     done = invoke(*command, "--config", path)
     assert (done.exit_code, done.stdout) == (3, "")
     assert f"no response from the admin listener at http://127.0.0.1:{port}" in done.stderr
@@ -152,25 +148,21 @@ def test_no_service_could_not_be_determined(
 
 
 @pytest.mark.parametrize(
-    "content", [b"HTTP/1.0 200 OK\r\n\r\n[]", b"HTTP/1.0 200 OK\r\n\r\n<p>", b"SSH-2.0\r\n", b""]
+    "content", [b"HTTP/1.0 200 OK\r\n\r\n[]", b"HTTP/1.0 200 OK\r\n\r\n<p>", b"SSH-2.0\r\n"]
 )
 def test_something_else_at_the_port_could_not_be_determined(
     tmp_path: Path, invoke: Invoke, content: bytes
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    def respond() -> None:
+        sock, _ = listener.accept()
+        with sock:
+            sock.recv(65536)
+            sock.sendall(content)
 
-        def respond() -> None:
-            sock, _ = listener.accept()
-            with sock:
-                sock.recv(65536)
-                sock.sendall(content)
-
-        thread = threading.Thread(target=respond)
-        thread.start()
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+        pool.submit(respond)
         port = listener.getsockname()[1]
-        path = with_admin_port(tmp_path, port)
-        done = invoke("status", "--config", path)
-        thread.join()
+        done = invoke("status", "--config", with_admin_port(tmp_path, port))
     assert (done.exit_code, done.stdout) == (3, "")
     assert f"http://127.0.0.1:{port}" in done.stderr
 
