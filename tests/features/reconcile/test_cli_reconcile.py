@@ -412,6 +412,8 @@ INVALID = "".join(f"{line},{line}@example.com,\n" for line in range(9))
         (BOB + INVALID, ("--max-gone", "50%", "--max-invalid", "9"), 1, "1 of 1 accounts are gone"),
         (BOB + INVALID, (), 1, "9 of 10 identifiers are not valid, more than --max-invalid 1%"),
         (INVALID, ("--max-invalid", "8"), 1, "add --by nickname if"),
+        ("1,@a b,\n", (), 1, "is this the right column?"),
+        ("1,40x,\n", ("--by", "card"), 1, "is this the right column?"),
         ("1,4.00012E+15,\n", ("--by", "card"), 1, "a spreadsheet has rounded card numbers"),
         ("1,4001,\n2,77,\n", ("--by", "card", "--max-gone", "0"), 1, "were leading zeros lost?"),
         ("1,4001,\n2,7777,\n", ("--by", "card", "--max-gone", "0"), 1, "really gone"),
@@ -499,8 +501,12 @@ def test_users_are_looked_up_once_more_before_their_accounts_are_listed(
 
     monkeypatch.setattr("tornado_idv.features.reconcile.command.sleep", pause)
     accounts = HEADER + BOB + ALICE + CAROL
-    must_exist = ("--must-exist", "@canary") if "canary" in meanwhile else ()
-    result = reconcile(accounts, "--grace", "0s", "--confirm-after", "40s", *must_exist)
+    options = ["--grace", "0s", "--confirm-after", "40s"]
+    options += ["--must-exist", "@canary"] if "canary" in meanwhile else []
+    assert (reconcile(HEADER + ALICE, *options).exit_code, pauses) == (0, [])  # no one is gone
+    (tmp_path / "gone.json").unlink()
+    (tmp_path / "gone.csv").unlink()
+    result = reconcile(accounts, *options)
     assert (result.exit_code, pauses) == (code, [40.0])
     assert (rows(tmp_path) if (tmp_path / "gone.csv").exists() else None) == listed
     gone = {"an outage": 0, "bob is back": 1}.get(meanwhile, 2)
