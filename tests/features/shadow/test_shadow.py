@@ -111,14 +111,6 @@ async def test_user_found_after_a_skipped_backend_is_unverified(held: User | Non
     assert await Compared(directory(*backends), new(held)).results() == {"unverified": 1}
 
 
-async def test_not_found_of_a_source_with_a_problem_is_not_believed() -> None:
-    class Stale(FakeBackend):
-        problem = "a rejected edit"
-
-    assert await Compared(directory(Stale(None)), new(ALICE)).results() == {"unverified": 1}
-    assert await Compared(directory(Stale(ALICE)), new(ALICE)).results() == {"match": 1}
-
-
 @pytest.mark.parametrize("asked", [0, 1], ids=["before", "after"])
 async def test_problem_before_or_after_a_lookup_is_one_of_the_lookup(asked: int) -> None:
     class Changing(FakeBackend):
@@ -133,22 +125,34 @@ async def test_problem_before_or_after_a_lookup_is_one_of_the_lookup(asked: int)
     assert compared.counts == {"unverified": 1}
 
 
-async def test_problem_of_a_backend_that_is_not_asked_does_not_matter() -> None:
-    class Stale(CardsOnly):
-        problem = "a rejected edit"
-
-    compared = Compared(directory(FakeBackend(None), Stale(None)), new(ALICE))
-    assert await compared.results() == {"extra": 1}
+class Stale(FakeBackend):
+    problem = "a rejected edit"
 
 
-async def test_shadow_whose_problem_cannot_be_read_is_not_believed() -> None:
-    class Failing(FakeBackend):
-        @property
-        def problem(self) -> str | None:
-            raise KeyError("alice")
+class StaleCards(CardsOnly):
+    problem = "a rejected edit"
 
-    backend = Failing(None, "new", shadow={"sample": "100%"})
-    assert await Compared(directory(FakeBackend(ALICE)), backend).results() == {"unverified": 1}
+
+class Failing(FakeBackend):
+    @property
+    def problem(self) -> str | None:
+        raise KeyError("alice")
+
+
+@pytest.mark.parametrize(
+    ("source", "shadow", "result"),
+    [
+        ([Stale(None)], new(ALICE), "unverified"),
+        ([Stale(ALICE)], new(ALICE), "match"),
+        ([FakeBackend(None), StaleCards(None)], new(ALICE), "extra"),
+        ([FakeBackend(ALICE)], Failing(None, "new", shadow={"sample": "100%"}), "unverified"),
+    ],
+    ids=["not found", "found", "backend is not asked", "shadow whose problem cannot be read"],
+)
+async def test_not_found_beside_a_problem_is_not_believed(
+    source: Sequence[FakeBackend], shadow: FakeBackend, result: str
+) -> None:
+    assert await Compared(directory(*source), shadow).results() == {result: 1}
 
 
 async def test_callers_who_share_a_lookup_make_one_comparison() -> None:
