@@ -108,9 +108,8 @@ def test_make_run_takes_another_port(tmp_path: Path) -> None:
         ("name: users, kind: yml", 1, "config.yaml:4:"),
         ("name: users, kind: yaml, path: config.yaml", 1, "config.yaml:1:"),
         ("name: users, kind: yaml, path: gone.yaml", 3, "gone.yaml"),
-        ("name: users, kind: sqlite, path: gone.db", 3, "gone.db"),
     ],
-    ids=["a bad configuration", "a bad fixture", "no fixture", "no database"],
+    ids=["a bad configuration", "a bad fixture", "no fixture"],
 )
 def test_what_prevents_the_start_is_reported(
     invoke: Invoke, config: Config, backend: str, code: int, reported: str

@@ -412,7 +412,7 @@ INVALID = "".join(f"{line},{line}@example.com,\n" for line in range(9))
         (BOB + INVALID, ("--max-gone", "50%", "--max-invalid", "9"), 1, "1 of 1 accounts are gone"),
         (BOB + INVALID, (), 1, "9 of 10 identifiers are not valid, more than --max-invalid 1%"),
         (INVALID, ("--max-invalid", "8"), 1, "add --by nickname if"),
-        ("1,@a b,\n", (), 1, "is this the right column?"),
+        ("1,@a e+b,\n", (), 1, "is this the right column?"),
         ("1,40x,\n", ("--by", "card"), 1, "is this the right column?"),
         ("1,4.00012E+15,\n", ("--by", "card"), 1, "a spreadsheet has rounded card numbers"),
         ("1,4001,\n2,77,\n", ("--by", "card", "--max-gone", "0"), 1, "were leading zeros lost?"),

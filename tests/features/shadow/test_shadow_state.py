@@ -289,7 +289,7 @@ async def test_problem_of_the_shadow_is_in_the_file(path: Path) -> None:
     problem: str | None = "not open yet"
     state.start(lambda: problem)
     await until(lambda: users(path) == 0)
-    await until(lambda: ShadowFile(path, "new").read().problem == "not open yet")
+    assert ShadowFile(path, "new").read().problem == "not open yet"
     problem = None
     await until(lambda: ShadowFile(path, "new").read().problem is None)
     await state.close()
