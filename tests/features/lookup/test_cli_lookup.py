@@ -249,7 +249,5 @@ def test_times_are_in_milliseconds(
         return Explanation(Answer(None, body=b"{}"), [call])
 
     monkeypatch.setattr("tornado_idv.lookup.directory.Directory.explain", explain)
-    result = invoke("lookup", "@alice", "-c", config(USERS), "--explain", "--json")
-    assert [each["ms"] for each in json.loads(result.stdout)["backends"]] == [12.5]
     result = invoke("lookup", "@alice", "-c", config(USERS), "--explain")
     assert result.stdout.splitlines()[-1] == "  asked users: not known here (12.5 ms)"
