@@ -140,7 +140,6 @@ def test_grace_begins_again_for_an_account_that_was_not_gone_in_between(
         ({"status": 503}, ("--max-undetermined", "50%"), 0, ""),
         ({"reset": True}, (), 3, "3 of 3 accounts could not be determined"),
         ({"cut": True}, (), 3, "not from this service"),
-        ({"delay": "1h"}, ("--deadline", "500ms"), 3, "3 of 3"),
         (None, ("--max-gone", "60%"), 1, "2 of 3 accounts are gone, more than --max-gone 60%"),
         (None, ("--max-gone", "2"), 0, ""),
         (None, ("--must-exist", "9001"), 0, ""),

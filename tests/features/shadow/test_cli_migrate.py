@@ -247,44 +247,37 @@ def test_one_shadow_with_a_file_is_named(
     assert error in done.stderr.replace("\n", " ")
 
 
-class Importing:
-    """Imports a list of one user into the shadow."""
-
-    def __init__(self, invoke: Invoke, config: Callable[..., Path], folder: Path) -> None:
-        sqlite_databases.write(folder / "people.db", ALICE)
-        self.list = folder / "list.csv"
-        self.list.write_text("nickname,card_number,plan\nbob,5000,Free\n")
-        self.folder = folder
-        self.arguments = ["users", "import", *ANY_LIST, self.list, "--to", "new"]
-        self.config = ["--config", config(OLD, NEW)]
-        self._invoke = invoke
-
-    def run(self, *options: str) -> Result:
-        return self._invoke(*self.arguments, *options, *self.config)
-
-    @property
-    def nicknames(self) -> list[str]:
-        with closing(sqlite3.connect(self.folder / "people.db")) as database:
-            return [nickname for (nickname,) in database.execute("SELECT nickname FROM users")]
-
-
 @pytest.fixture
-def importing(invoke: Invoke, config: Callable[..., Path], folder: Path) -> Importing:
-    return Importing(invoke, config, folder)
+def import_list(invoke: Invoke, config: Callable[..., Path], folder: Path) -> Run:
+    """Imports a list of one user into the shadow."""
+    sqlite_databases.write(folder / "people.db", ALICE)
+    source = folder / "list.csv"
+    source.write_text("nickname,card_number,plan\nbob,5000,Free\n")
+
+    def run(*options: str) -> Result:
+        arguments = ("users", "import", *ANY_LIST, source, "--to", "new", *options)
+        return invoke(*arguments, "--config", config(OLD, NEW))
+
+    return run
+
+
+def nicknames(folder: Path) -> list[str]:
+    with closing(sqlite3.connect(folder / "people.db")) as database:
+        return [nickname for (nickname,) in database.execute("SELECT nickname FROM users")]
 
 
 @pytest.mark.parametrize("options", [["--dry-run"], ["--expect-rows", "2"]])
 def test_import_that_changes_nothing_leaves_the_comparisons(
-    importing: Importing, read: Read, file: ShadowFile, options: list[str]
+    import_list: Run, read: Read, file: ShadowFile, options: list[str]
 ) -> None:
     fill(file, matches=5)
-    assert importing.run(*options).exit_code == int(options != ["--dry-run"])
+    assert import_list(*options).exit_code == int(options != ["--dry-run"])
     assert read("status")["users"] == 5
 
 
 @pytest.mark.parametrize("error", [Unavailable("gone"), SystemExit(143)])
 def test_import_that_fails_before_its_commit_leaves_the_comparisons(
-    importing: Importing,
+    import_list: Run,
     read: Read,
     file: ShadowFile,
     monkeypatch: pytest.MonkeyPatch,
@@ -295,13 +288,13 @@ def test_import_that_fails_before_its_commit_leaves_the_comparisons(
 
     fill(file, matches=5)
     monkeypatch.setattr(Staging, "apply", failing)
-    assert importing.run().exit_code != 0
-    assert (importing.nicknames, read("status")["users"]) == (["alice"], 5)
+    assert import_list().exit_code != 0
+    assert (nicknames(file.path.parent), read("status")["users"]) == (["alice"], 5)
 
 
 @pytest.mark.parametrize("error", [None, Unavailable("whether users were changed is not known")])
 def test_comparisons_from_before_and_during_a_commit_do_not_count(
-    importing: Importing,
+    import_list: Run,
     read: Read,
     file: ShadowFile,
     monkeypatch: pytest.MonkeyPatch,
@@ -321,8 +314,8 @@ def test_comparisons_from_before_and_during_a_commit_do_not_count(
     fill(file, compared("missing", CARL), matches=5)
     before = time.time()
     monkeypatch.setattr(SqliteTransaction, "commit", committed)
-    assert importing.run().exit_code == (3 if error else 0)
-    assert importing.nicknames == ["bob"]
+    assert import_list().exit_code == (3 if error else 0)
+    assert nicknames(file.path.parent) == ["bob"]
     fill(file, compared("match", CARL, began=before))  # it may have been of the table of before
     record = read("status")
     assert (record["users"], record["totals"]) == (0, {})
@@ -333,16 +326,16 @@ def test_comparisons_from_before_and_during_a_commit_do_not_count(
 
 
 def test_nothing_is_imported_where_that_cannot_be_marked(
-    importing: Importing, file: ShadowFile
+    import_list: Run, file: ShadowFile
 ) -> None:
     file.path.write_text("something else")
-    done = importing.run()
-    assert (done.exit_code, importing.nicknames) == (3, ["alice"])
+    done = import_list()
+    assert (done.exit_code, nicknames(file.path.parent)) == (3, ["alice"])
     assert "shadow.db: cannot be used: " in done.stderr
 
 
 def test_import_is_done_where_its_end_cannot_be_marked(
-    importing: Importing, file: ShadowFile, monkeypatch: pytest.MonkeyPatch
+    import_list: Run, file: ShadowFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = SqliteTransaction.commit
 
@@ -351,9 +344,9 @@ def test_import_is_done_where_its_end_cannot_be_marked(
         commit(transaction)
 
     monkeypatch.setattr(SqliteTransaction, "commit", committed)
-    assert (importing.run().exit_code, importing.nicknames) == (0, ["bob"])
+    assert (import_list().exit_code, nicknames(file.path.parent)) == (0, ["bob"])
 
 
-def test_import_into_a_backend_that_was_not_compared_yet(importing: Importing) -> None:
-    assert importing.run().exit_code == 0
-    assert not (importing.folder / "shadow.db").exists()
+def test_import_into_a_backend_that_was_not_compared_yet(import_list: Run, folder: Path) -> None:
+    assert import_list().exit_code == 0
+    assert not (folder / "shadow.db").exists()

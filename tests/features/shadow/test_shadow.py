@@ -316,6 +316,7 @@ def clock() -> Ticker:
 @pytest.fixture
 def state(tmp_path: Path, clock: Ticker, monkeypatch: pytest.MonkeyPatch) -> ShadowState:
     monkeypatch.setattr(shadow_state, "_INTERVAL", 0.01)
+    monkeypatch.setattr(shadow_state, "_MIN_INTERVAL", 0.0)
     return ShadowState(tmp_path / "shadow.db", "new", clock)
 
 

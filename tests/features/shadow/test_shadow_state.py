@@ -30,6 +30,7 @@ MISSING = Comparison("missing", (), ALICE)
 @pytest.fixture(autouse=True)
 def _short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shadow_state, "_INTERVAL", 0.01)
+    monkeypatch.setattr(shadow_state, "_MIN_INTERVAL", 0.0)
 
 
 @pytest.fixture
@@ -155,7 +156,6 @@ async def test_failure_is_logged_once_and_nothing_is_lost(
         attempts.append(arguments)
         write(self, *arguments, **options)
 
-    monkeypatch.setattr(shadow_state, "_MIN_INTERVAL", 0.0)
     monkeypatch.setattr(ShadowFile, "write", counted)
     state = started(path)
     await until(lambda: state.problem)
@@ -194,7 +194,6 @@ async def test_dropped_comparisons_are_reported_to_the_file(
 ) -> None:
     """Comparisons that wait are bounded: ``before`` the first write, and ``during`` it."""
     monkeypatch.setattr(shadow_state, "_MAX_WAITING", 100)
-    monkeypatch.setattr(shadow_state, "_MIN_INTERVAL", 0.0)
     state = ShadowState(path, "new")
     calls: list[tuple[int, bool]] = []
 
@@ -274,7 +273,6 @@ async def test_what_did_not_match_is_written_at_once(
 ) -> None:
     """A process that is killed then has lost matches alone."""
     monkeypatch.setattr(shadow_state, "_INTERVAL", 1e6)
-    monkeypatch.setattr(shadow_state, "_MIN_INTERVAL", 0.0)
     state = started(path)
     await until(path.exists)
     for number in range(3):
