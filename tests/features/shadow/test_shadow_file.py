@@ -61,13 +61,7 @@ def made_up(number: int, result: ComparisonResult = "match", began: float = 1.0)
     return compared(result, ByNickname(user.nickname), began, user=user)
 
 
-def test_user_looked_up_by_nickname_and_by_card_counts_once(file: ShadowFile) -> None:
-    contents = write(file, compared("match"), compared("match", BY_CARD), compared("match"))
-    assert users(file) == {"match": 1}
-    assert contents.totals == {"match": 3}
-
-
-def test_most_severe_result_of_a_users_queries_counts(file: ShadowFile) -> None:
+def test_user_counts_once_with_the_most_severe_result_of_all_queries(file: ShadowFile) -> None:
     write(file, compared("source_failed"))
     assert users(file) == {}
     results: Sequence[ComparisonResult] = (
