@@ -140,7 +140,8 @@ def test_no_service_could_not_be_determined(
     path = with_admin_port(tmp_path, port := free_port())
     done = invoke(*command, "--config", path)
     assert (done.exit_code, done.stdout) == (3, "")
-    assert f"no response from the admin listener at http://127.0.0.1:{port}" in done.stderr
+    listener = f"the admin listener at http://127.0.0.1:{port}"
+    assert f"no response from {listener}: Connection refused" in done.stderr
     done = invoke(*command, "--config", path, "--json")
     assert (done.exit_code, json.loads(done.stdout)["ok"]) == (3, False)
 
