@@ -61,7 +61,8 @@ def test_no_advice_names_a_package_that_is_not_published() -> None:
 
 
 WINDOWS = """
-import asyncio, subprocess, sys
+import asyncio, signal, subprocess, sys
+del signal.pthread_sigmask
 for name in ("uvloop", "fcntl", "pwd", "resource"):
     sys.modules[name] = None
 import tornado_idv

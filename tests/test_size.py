@@ -32,8 +32,8 @@ SIZES = {
     "features/double": 645,
     "features/keys": 1_340,
     "features/lookup": 203,
-    "features/reconcile": 837,
-    "features/shadow": 1_076,  # + 3: comparisons that are dropped during a write count
+    "features/reconcile": 833,
+    "features/shadow": 1_075,  # + 3: comparisons that are dropped during a write count
     "features/shared_cache": 480,  # + 21: calls with a time limit, from the core
     "features/snapshot": 563,  # + 27: the names in the file are in sets of limited size
     "features/status_page": 297,

@@ -38,24 +38,9 @@ ASKING = f"auth: {{keys: [{{id: caller, token: {KEY}}}]}}\n"
 ANY_PORT = "server: {port: 0}\n"
 
 
-def test_serve_prints_its_address_and_backends(config: Config) -> None:
-    """No key is shown outside of a demo."""
-    path = config(USERS, "name: more, kind: yaml, path: users.yaml", more=ANY_PORT + ASKING)
-    with running(path) as service:
-        assert Client(service.port).by_input("@alice").status == 200
-        service.stop()
-    assert service.announced == [
-        f"Listening on http://127.0.0.1:{service.port}\n",
-        "Backends, in order: users (yaml), more (yaml)\n",
-        "Keys: 1\n",
-    ]
-    assert "Traceback" not in service.read_log()
-
-
-@pytest.mark.parametrize("base_path", ["", "/identity"])
-def test_the_line_of_a_demo_works_when_pasted(config: Config, base_path: str) -> None:
-    server = f'server: {{port: 0, base_path: "{base_path}"}}\n'
-    with running(config(USERS, more=f"demo: true\n{server}{ASKING}")) as service:
+def test_the_line_of_a_demo_works_when_pasted(config: Config) -> None:
+    more = f"demo: true\nserver: {{port: 0, base_path: /identity}}\n{ASKING}"
+    with running(config(USERS, "name: more, kind: yaml, path: users.yaml", more=more)) as service:
         line = shlex.split(service.read_up_to("curl"))
         done = subprocess.run(
             [find_tool("curl"), *line[1:], "--silent", "--noproxy", "*"],
@@ -65,6 +50,12 @@ def test_the_line_of_a_demo_works_when_pasted(config: Config, base_path: str) ->
         )
         assert json.loads(done.stdout)["nickname"] == "@alice"
         service.stop()
+    assert service.announced[:3] == [
+        f"Listening on http://127.0.0.1:{service.port}/identity\n",
+        "Backends, in order: users (yaml), more (yaml)\n",
+        "Keys: 1\n",
+    ]
+    assert "Traceback" not in service.read_log()
 
 
 GOOD_KEY = f"{{id: good, token: {KEY}}}"
@@ -75,19 +66,20 @@ HASHED = f"{{id: hashed, sha256: {'a' * 64}}}"
 
 
 @pytest.mark.parametrize(
-    ("keys", "works"),
+    ("demo", "keys", "works"),
     [
-        ([PAST, FUTURE, CARDS, HASHED, GOOD_KEY], True),
-        ([PAST, FUTURE, CARDS, HASHED], False),
-        ([], False),
+        ("true", [PAST, FUTURE, CARDS, HASHED, GOOD_KEY], True),
+        ("true", [PAST, FUTURE, CARDS, HASHED], False),
+        ("true", [], False),
+        ("false", [GOOD_KEY], False),
     ],
-    ids=["one is good", "none is good", "none"],
+    ids=["one is good", "none is good", "none", "no demo"],
 )
 def test_the_line_of_a_demo_has_a_key_that_is_good_now(
-    config: Config, capsys: pytest.CaptureFixture[str], keys: list[str], *, works: bool
+    config: Config, capsys: pytest.CaptureFixture[str], demo: str, keys: list[str], *, works: bool
 ) -> None:
     """Without one there is no line."""
-    more = f"demo: true\nauth: {{keys: [{', '.join(keys)}]}}\n"
+    more = f"demo: {demo}\nauth: {{keys: [{', '.join(keys)}]}}\n"
     settings, _ = load_settings(config(USERS, more=more))
     announce(ServiceInfo([Address("127.0.0.1", 1)], "http", None, len(keys)), settings)
     reported = capsys.readouterr().out
@@ -116,9 +108,8 @@ def test_make_run_takes_another_port(tmp_path: Path) -> None:
         ("name: users, kind: yml", 1, "config.yaml:4:"),
         ("name: users, kind: yaml, path: config.yaml", 1, "config.yaml:1:"),
         ("name: users, kind: yaml, path: gone.yaml", 3, "gone.yaml"),
-        ("name: users, kind: sqlite, path: gone.db", 3, "gone.db"),
     ],
-    ids=["a bad configuration", "a bad fixture", "no fixture", "no database"],
+    ids=["a bad configuration", "a bad fixture", "no fixture"],
 )
 def test_what_prevents_the_start_is_reported(
     invoke: Invoke, config: Config, backend: str, code: int, reported: str
@@ -184,7 +175,6 @@ def serve(
 
 REDIRECTED: dict[str, tuple[str, str, list[int]]] = {
     ">/dev/full": ("/dev/full", "stderr", []),
-    ">&-": ("stdout", "stderr", [1]),
     "2>&-": ("stdout", "stderr", [2]),
     "<&- >&- 2>&-": ("stdout", "stderr", [0, 1, 2]),
     ">/dev/full 2>/dev/full": ("/dev/full", "/dev/full", []),

@@ -26,11 +26,7 @@ server: {port: 0}
 auth: {keys: [{id: shop, token: "${file:secret}"}]}
 backends: [{name: users, kind: yaml, path: users.yaml}]
 """
-CONTAINER = ("unshare", "--pid", "--fork")
-COMMANDS = {
-    "script": (f"{sys.prefix}/bin/tornado-idv",),
-    "module": (sys.executable, "-m", "tornado_idv"),
-}
+SCRIPT = (f"{sys.prefix}/bin/tornado-idv",)
 
 
 def stopped_while(
@@ -44,6 +40,14 @@ def stopped_while(
     else:
         (folder / f"{importing}.py").write_text(program)
     return stopped_once(lambda _: reached.exists(), folder, command, number)
+
+
+@pytest.fixture
+def container() -> tuple[str, ...]:
+    """The start of a command that runs as the first process of a container."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a process the first one")
+    return find_tool("unshare"), "--pid", "--fork"
 
 
 def stopped_once(
@@ -70,34 +74,32 @@ def stopped_once(
 
 
 @pytest.mark.parametrize(
-    ("importing", "number"), [("click", signal.SIGTERM), ("pluggy", signal.SIGINT)]
-)
-def test_stop_while_python_imports_ends_the_service_with_exit_code_0(
-    tmp_path: Path, importing: str, number: signal.Signals
-) -> None:
-    assert stopped_while(importing, tmp_path, COMMANDS["script"], number) == 0
-
-
-@pytest.mark.parametrize(
-    ("importing", "command"), [*zip(["click", "idv_hanging"], COMMANDS.values(), strict=True)]
+    ("importing", "command", "number"),
+    [
+        ("click", SCRIPT, signal.SIGTERM),
+        ("pluggy", SCRIPT, signal.SIGINT),
+        ("idv_hanging", (sys.executable, "-m", "tornado_idv"), signal.SIGTERM),
+    ],
 )
 def test_stop_of_the_first_process_of_a_container_is_not_lost(
-    tmp_path: Path, importing: str, command: tuple[str, ...]
+    container: tuple[str, ...],
+    tmp_path: Path,
+    importing: str,
+    command: tuple[str, ...],
+    number: signal.Signals,
 ) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can make a process the first one")
-    container = (find_tool("unshare"), *CONTAINER[1:])
-    assert stopped_while(importing, tmp_path, (*container, *command), signal.SIGTERM) == 0
+    """It ends the service with exit code 0 while Python imports."""
+    assert stopped_while(importing, tmp_path, (*container, *command), number) == 0
 
 
-def test_stop_of_the_image_is_not_lost_while_python_starts(tmp_path: Path) -> None:
+def test_stop_of_the_image_is_not_lost_while_python_starts(
+    container: tuple[str, ...], tmp_path: Path
+) -> None:
     """It waits until there is a handler."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can make a process the first one")
     dockerfile = (ROOT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
     entry = json.loads(dockerfile.partition("\nENTRYPOINT ")[2].partition("\n")[0])
     assert entry.pop() == "tornado-idv"
-    command = [find_tool("unshare"), *CONTAINER[1:], *entry, *COMMANDS["script"]]
+    command = [*container, *entry, *SCRIPT]
     assert stopped_once(waits_for_term, tmp_path, command, signal.SIGTERM) == 0
 
 
@@ -123,5 +125,5 @@ def test_children_of_a_command_in_the_image_can_be_stopped() -> None:
 
 def test_other_commands_end_by_a_signal_as_ever(tmp_path: Path) -> None:
     """What they were doing is not done, so that their exit code must not be 0."""
-    command = (*COMMANDS["script"], "check", "--config")
+    command = (*SCRIPT, "check", "--config")
     assert stopped_while("click", tmp_path, command, signal.SIGTERM) == -signal.SIGTERM

@@ -17,7 +17,8 @@ def _stop_at_once(*_: object) -> None:
 if os.path.basename(sys.argv[0]) in ("tornado-idv", "__main__.py") and "serve" in sys.argv[1:2]:  # noqa: PTH119 - pathlib takes 5 ms
     for _number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(_number, _stop_at_once)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # blocked by the container image
+if hasattr(signal, "pthread_sigmask"):  # missing on Windows
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # blocked by the container image
 
 import click  # noqa: E402
 

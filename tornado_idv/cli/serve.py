@@ -178,10 +178,7 @@ def announce(service: ServiceInfo, settings: Settings) -> None:
     In demo mode with a valid key in plain text, also print a curl command for a lookup of @alice.
     """
     base_path = settings.server.base_path
-    backends, shadows = (
-        ", ".join(f"{each.name} ({each.kind})" for each in those)
-        for those in (settings.served, settings.shadows)
-    )
+    backends = ", ".join(f"{each.name} ({each.kind})" for each in settings.served)
     for each in service.addresses:
         where = str(each) if each.path else each.url(service.scheme) + base_path
         click.echo(f"Listening on {where}")
@@ -191,8 +188,6 @@ def announce(service: ServiceInfo, settings: Settings) -> None:
         for line in resolve_name(place)(settings, service):
             click.echo(line)
     click.echo(f"Backends, in order: {backends}")
-    if shadows:
-        click.echo(f"Shadows: {shadows}")
     click.echo(f"Keys: {service.key_count}")
     if token := _token_to_try(settings):
         command = example_request(service.url + base_path, token, service.addresses[0].path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,11 +12,13 @@ from typing import Any, cast
 import pytest
 
 from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, WITH_ADMIN, admin_port
+from support.processes.ports import free_port
 from support.processes.process import Invoke, eventually
 from support.processes.service import KEY, Client, serving
 from tornado_idv.admin.report import PartReport
 from tornado_idv.service.service import Service
 
+ALICES_CARD = "4000123412341234"
 COMMANDS = [
     ("status",),
     ("health",),
@@ -40,7 +42,7 @@ def used(service: Service, tmp_path: Path) -> Path:
     return with_admin_port(tmp_path, admin_port(service))
 
 
-def test_status_is_shown(service: Service, used: Path, invoke: Invoke) -> None:
+def test_status_and_health_are_shown(service: Service, used: Path, invoke: Invoke) -> None:
     Client(service.port).by_input("@alice")
     done = invoke("status", "--config", used)
     assert done.exit_code == 0
@@ -49,9 +51,6 @@ def test_status_is_shown(service: Service, used: Path, invoke: Invoke) -> None:
     assert "cache:        1 found and 0 not found; 0.0% of 1 lookups were hits" in done.stdout
     record = json.loads(invoke("status", "--config", used, "--json").stdout)
     assert (record["status"], record["requests"]["url"]["ok"]) == ("ready", 1)
-
-
-def test_health_is_shown(used: Path, invoke: Invoke) -> None:
     done = invoke("health", "--config", used)
     assert (done.exit_code, done.stdout) == (0, "The service is ready.\n")
     record = json.loads(invoke("health", "--config", used, "--json").stdout)
@@ -84,22 +83,19 @@ def test_degraded_service_is_ready_and_says_what_fails(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--all",), "Purged the whole cache.\n"),
-        (("--backend", "users"), 'Purged the answers of the backend, and every "not found".\n'),
-        (("--nickname", "@alice"), 'Purged the answers about the user, and every "not found".\n'),
-        (
-            ("--card", "4000123412341234"),
-            'Purged the answers about the user, and every "not found".\n',
-        ),
+        (["--all"], "Purged the whole cache."),
+        (["--backend", "users"], 'Purged the answers of the backend, and every "not found".'),
+        (["--nickname", "@alice"], 'Purged the answers about the user, and every "not found".'),
+        (["--card", ALICES_CARD], 'Purged the answers about the user, and every "not found".'),
     ],
 )
 def test_cache_is_purged_and_its_figures_shown(
-    service: Service, used: Path, invoke: Invoke, options: tuple[str, ...], sentence: str
+    service: Service, used: Path, invoke: Invoke, options: list[str], sentence: str
 ) -> None:
     for _ in range(2):
         Client(service.port).by_input("@alice")
     done = invoke("cache", "purge", *options, "--config", used)
-    assert (done.exit_code, done.stdout) == (0, sentence)
+    assert (done.exit_code, done.stdout) == (0, f"{sentence}\n")
     Client(service.port).by_input("@alice")
     done = invoke("cache", "stats", "--config", used)
     assert (done.exit_code, "33.3% of 3 lookups were hits" in done.stdout) == (0, True)
@@ -124,7 +120,7 @@ def test_purge_of_anything_else_is_wrong_use(
     ("who", "code", "text"),
     [
         ("@alice", 0, "cached: nothing\nasked users: found ("),
-        ("4000123412341234", 0, "result: found\n"),
+        (ALICES_CARD, 0, "result: found\n"),
         ("@bob", 1, "result: not found\n"),
         ("alice", 2, "a nickname must begin with @"),
     ],
@@ -141,36 +137,31 @@ def test_explain_shows_backends(used: Path, invoke: Invoke, who: str, code: int,
 def test_no_service_could_not_be_determined(
     tmp_path: Path, invoke: Invoke, command: tuple[str, ...]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    path = with_admin_port(tmp_path, port)
+    path = with_admin_port(tmp_path, port := free_port())
     done = invoke(*command, "--config", path)
     assert (done.exit_code, done.stdout) == (3, "")
-    assert f"no response from the admin listener at http://127.0.0.1:{port}" in done.stderr
+    listener = f"the admin listener at http://127.0.0.1:{port}"
+    assert f"no response from {listener}: Connection refused" in done.stderr
     done = invoke(*command, "--config", path, "--json")
     assert (done.exit_code, json.loads(done.stdout)["ok"]) == (3, False)
 
 
 @pytest.mark.parametrize(
-    "content", [b"HTTP/1.0 200 OK\r\n\r\n[]", b"HTTP/1.0 200 OK\r\n\r\n<p>", b"SSH-2.0\r\n", b""]
+    "content", [b"HTTP/1.0 200 OK\r\n\r\n[]", b"HTTP/1.0 200 OK\r\n\r\n<p>", b"SSH-2.0\r\n"]
 )
 def test_something_else_at_the_port_could_not_be_determined(
     tmp_path: Path, invoke: Invoke, content: bytes
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    def respond() -> None:
+        sock, _ = listener.accept()
+        with sock:
+            sock.recv(65536)
+            sock.sendall(content)
 
-        def respond() -> None:
-            sock, _ = listener.accept()
-            with sock:
-                sock.recv(65536)
-                sock.sendall(content)
-
-        thread = threading.Thread(target=respond)
-        thread.start()
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+        pool.submit(respond)
         port = listener.getsockname()[1]
-        path = with_admin_port(tmp_path, port)
-        done = invoke("status", "--config", path)
-        thread.join()
+        done = invoke("status", "--config", with_admin_port(tmp_path, port))
     assert (done.exit_code, done.stdout) == (3, "")
     assert f"http://127.0.0.1:{port}" in done.stderr
 
@@ -216,39 +207,28 @@ def test_key_is_read_from_a_file(tmp_path: Path, invoke: Invoke) -> None:
             assert (code, name in text, "two" in text) == (3, True, False)
 
 
-def test_reload_applies_the_file_of_the_service(
+def test_reload_reports_what_the_service_does_with_its_file(
     service: Service, used: Path, tmp_path: Path, invoke: Invoke
 ) -> None:
+    file = tmp_path / "config.yaml"
     done = invoke("reload", "--config", used)
     assert (done.exit_code, done.stdout) == (0, "The configuration is reloaded.\n")
-    (tmp_path / "config.yaml").write_text(f"{WITH_ADMIN}logging: {{level: debug, ids: full}}\n")
+    file.write_text(f"{WITH_ADMIN}logging: {{level: debug, ids: full}}\n")
     done = invoke("reload", "--config", used)
     assert done.exit_code == 0
     assert "take effect after a restart: logging.level, logging.ids\n" in done.stdout
     record = json.loads(invoke("reload", "--config", used, "--json").stdout)
     assert record == {"status": "ok", "needs_restart": ["logging.level", "logging.ids"]}
-
-
-def test_reload_of_a_wrong_file_is_reported_by_the_service(
-    service: Service, used: Path, tmp_path: Path, invoke: Invoke
-) -> None:
-    """The command reads nothing but the address from it."""
-    for path in (used, tmp_path / "config.yaml"):
+    (tmp_path / "users.yaml").rename(tmp_path / "moved.yaml")
+    file.write_text(WITH_ADMIN.replace("path: users.yaml", "path: users.yaml, timeout: 1s"))
+    done = invoke("reload", "--config", used)
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "users.yaml: cannot be read: No such file or directory\n" in done.stderr
+    for path in (used, file):  # the command reads nothing but the address from it
         path.write_text(f"{path.read_text()}bogus: 1\nlogging: 1\n")
     done = invoke("reload", "--config", used)
     assert (done.exit_code, done.stdout) == (1, "")
     assert "The configuration is not valid; the old one stays in force\n" in done.stderr
-    assert f"{tmp_path / 'config.yaml'}:11:1: bogus: unknown setting" in done.stderr
+    assert f"{file}:11:1: bogus: unknown setting" in done.stderr
     done = invoke("reload", "--config", used, "--json")
     assert (done.exit_code, json.loads(done.stdout)["code"]) == (1, "invalid_configuration")
-
-
-def test_reload_that_cannot_be_applied_could_not_be_determined(
-    service: Service, used: Path, tmp_path: Path, invoke: Invoke
-) -> None:
-    (tmp_path / "users.yaml").rename(tmp_path / "moved.yaml")
-    text = WITH_ADMIN.replace("path: users.yaml", "path: users.yaml, timeout: 1s")
-    (tmp_path / "config.yaml").write_text(text)
-    done = invoke("reload", "--config", used)
-    assert (done.exit_code, done.stdout) == (3, "")
-    assert "users.yaml: cannot be read: No such file or directory\n" in done.stderr

@@ -93,28 +93,20 @@ def test_check_warns_of_canaries_that_cannot_be_looked_up(invoke: Invoke, config
     assert all(line.startswith(f"warning: {file}:3:") for line in lines)
 
 
-def test_check_fails_where_the_record_of_a_canary_is_wrong(invoke: Invoke, config: Config) -> None:
-    with live_directory(BIRD) as directory:
-        right = invoke("check", "-c", config(UPSTREAM % (directory.url, "plan")))
-        wrong = invoke("check", "-c", config(UPSTREAM % (directory.url, "level")))
-    assert (right.exit_code, right.stderr) == (0, "")
-    assert wrong.exit_code == 1
-    assert "backends[0].canary: crm: canary @idv-canary: " in wrong.stderr
-
-
 @pytest.mark.parametrize(
-    ("member", "problem"),
+    ("plan", "disabled", "problem"),
     [
-        ("plan", None),
-        ("plann", "canary @idv-disabled (absent) is found: its answers are not trusted"),
+        ("plan", "plan", None),
+        ("level", "plan", "a wrong record: plan (level) is missing"),
+        ("plan", "plann", "canary @idv-disabled (absent) is found: its answers are not trusted"),
     ],
 )
-def test_check_fails_where_a_disabled_user_is_found(
-    invoke: Invoke, config: Config, member: str, problem: str | None
+def test_check_fails_where_a_canary_is_wrong_or_a_disabled_user_is_found(
+    invoke: Invoke, config: Config, plan: str, disabled: str, problem: str | None
 ) -> None:
-    condition = f"code == 'not_found' || {member} == 'Disabled'"
+    condition = f"code == 'not_found' || {disabled} == 'Disabled'"
     with live_directory(BIRD, User("Disabled", "9002", "idv-disabled")) as directory:
-        upstream = (UPSTREAM % (directory.url, "plan")).replace("code == 'not_found'", condition)
+        upstream = (UPSTREAM % (directory.url, plan)).replace("code == 'not_found'", condition)
         canary = "'9001', plan: Free, absent: '@idv-disabled'"
         file = config(upstream.replace("'9001'", canary))
         checked, looked_up = (
@@ -122,7 +114,8 @@ def test_check_fails_where_a_disabled_user_is_found(
         )
     assert (checked.exit_code, looked_up.exit_code) == ((1, 3) if problem else (0, 0))
     if problem:
-        assert checked.stderr.count(f"backends[0].canary: {problem}\n") == 1
+        of_canary = [each for each in checked.stderr.splitlines() if "[0].canary: " in each]
+        assert any(problem in each for each in of_canary)
         assert problem in looked_up.output
 
 
@@ -160,20 +153,15 @@ def test_check_recommends_a_canary_for_sources_that_others_run(
 def test_lookup_shows_that_the_canary_was_found(
     invoke: Invoke, config: Config, folder: Path, option: str
 ) -> None:
-    sqlite_databases.write(folder / "people.db", ALICE, BIRD)
-    done = invoke("lookup", "@nobody", "-c", config(BY_BOTH), option)
+    path = sqlite_databases.write(folder / "people.db", ALICE, BIRD)
+    file = config(BY_BOTH)
+    done = invoke("lookup", "@nobody", "-c", file, option)
     assert done.exit_code == 1
     assert "asked people: not known here; canary @idv-canary found 0.0 s ago (" in done.stdout
     assert ("    canary            canary @idv-canary found 0.0 s ago\n" in done.stdout) == (
         option == "--steps"
     )
-
-
-def test_lookup_of_a_source_without_its_canary_is_undetermined(
-    invoke: Invoke, config: Config, folder: Path
-) -> None:
-    sqlite_databases.write(folder / "people.db", ALICE)
-    file = config(BY_BOTH)
+    sqlite_databases.run(path, "DELETE FROM users WHERE card_number = '9001'")
     done = invoke("lookup", "@nobody", "-c", file, "--json")
     assert (done.exit_code, json.loads(done.stdout)["reason"]) == (3, f"people: {LOST}")
     assert invoke("lookup", "@alice", "-c", file).exit_code == 0
@@ -188,7 +176,6 @@ def test_lookup_of_a_source_without_its_canary_is_undetermined(
         ([BIRD], [ALICE], ["--merge"], None),
         ([], [ALICE], ["--merge"], "@idv-canary"),
         ([BIRD], [User("Free", "9002", "idv-canary")], ["--merge"], "@idv-canary (by card number)"),
-        ([BIRD], [ALICE, User("", "9001", "idv-canary")], ["--max-rejected", "100%"], None),
         ([], [ALICE, User("", "9001", "idv-canary")], ["--max-rejected", "100%"], "@idv-canary"),
     ],
 )
@@ -218,7 +205,6 @@ def test_list_without_the_canary_is_refused(
 @pytest.mark.parametrize(
     ("canary", "problem"),
     [
-        ("{nickname: a b}", "3:70: backends[0].canary.nickname: the nickname has a length or"),
         ("{nickname: Bird}", "3:70: backends[0].canary.nickname: the nickname has a length or"),
         (
             "{card_number: '12'}",
@@ -228,11 +214,7 @@ def test_list_without_the_canary_is_refused(
         ("{max_age: 5s}", "3:59: backends[0].canary: needs nickname, card_number, or both"),
         ("{plan: Pro, absent: '@a'}", "3:59: backends[0].canary: needs nickname, card_number, or"),
         ("{absent: a}", "3:68: backends[0].canary.absent: a card number must be ASCII digits"),
-        ("{absent: '@a b'}", "3:68: backends[0].canary.absent: the nickname has a length or"),
-        ("[]", "3:59: backends[0].canary: too few items: at least 1, not 0"),
         (f"[{', '.join(['{nickname: a}'] * 6)}]", "3:59: backends[0].canary: too many items: at"),
-        ("{nick: a}", "3:60: backends[0].canary.nick: unknown setting; did you mean"),
-        ("bird", "3:59: backends[0].canary: must be a mapping, not text"),
     ],
 )
 def test_canary_is_checked_as_a_query_of_a_client(
@@ -256,7 +238,6 @@ def test_canary_is_folded_as_a_nickname(invoke: Invoke, config: Config, folder: 
 @pytest.mark.parametrize(
     ("condition", "canary", "missing"),
     [
-        ("code == 'not_found'", "", None),
         ("code == 'not_found' || plan == 'Disabled'", "", None),
         ("code == 'not_found' || plann == 'Disabled'", "", "plann"),
         ("code == 'not_found' || plann == 'Disabled'", ", absent: '@nobody'", None),

@@ -41,15 +41,13 @@ backends:
 
 
 def test_a_valid_file_is_summarized(invoke: Invoke, config: Config) -> None:
-    path = config("name: users, kind: yaml, path: users.yaml", more="server: {port: 4711}\n")
+    path = config(USERS, more="server: {port: 4711}\n")
     result = invoke("check", "-c", path)
     assert (result.exit_code, result.stderr) == (0, "")
     ok, blank, *rows = result.stdout.splitlines()
     assert (ok, blank) == (f"ok: {path}", "")
-    assert len(rows) < 20
     assert all(re.match(r"[a-z0-9 ]{14} \S", row) for row in rows)
     assert "listens on     http://127.0.0.1:4711" in rows
-    assert any("users (yaml)" in row for row in rows)
 
 
 def test_every_problem_is_reported_with_its_position(invoke: Invoke, tmp_path: Path) -> None:
@@ -57,18 +55,19 @@ def test_every_problem_is_reported_with_its_position(invoke: Invoke, tmp_path: P
     path.write_text(BROKEN)
     result = invoke("check", "-c", path)
     assert (result.exit_code, result.stdout) == (1, "")
-    first, second, third = result.stderr.splitlines()
-    assert first.startswith(f"{path}:2:1: sever: ")
-    assert second.startswith(f"{path}:3:16: server.port: ")
-    assert third.startswith(f"{path}:5:25: backends[0].kind: ")
-    assert "server" in first.partition("sever: ")[2]
-    assert "yaml" in third
+    lines = ("2:1: sever: ", "3:16: server.port: ", "5:25: backends[0].kind: ")
+    for shown, line in zip(result.stderr.splitlines(), lines, strict=True):
+        assert shown.startswith(f"{path}:{line}")
     result = invoke("check", "-c", path, "--json")
     assert (result.exit_code, result.stderr) == (1, "")
     record = json.loads(result.stdout)
-    assert record["ok"] is False
-    assert [each["line"] for each in record["problems"]] == [2, 3, 5]
+    assert (record["ok"], [each["line"] for each in record["problems"]]) == (False, [2, 3, 5])
     assert set(record["problems"][0]) == {"file", "line", "column", "path", "message"}
+    path.write_text(BROKEN + "".join(f"setting_{i}: 1\n" for i in range(1000)))
+    *lines, last = invoke("check", "-c", path).stderr.splitlines()
+    assert (len(lines), last) == (100, "and 903 more problems")
+    record = json.loads(invoke("check", "-c", path, "--json").stdout)
+    assert len(record["problems"]) == 1003
 
 
 def test_a_missing_file_is_reported(invoke: Invoke, tmp_path: Path) -> None:
@@ -159,40 +158,31 @@ auth: {keys: [{id: shop, sha256: "${file:no.sha256}", owner: "${env:NO_OWNER}"}]
 
 
 def test_config_only_needs_no_secrets(invoke: Invoke, config: Config) -> None:
-    path = config(USERS, more=SECRETS)
     absent = [
         "server.port: the environment variable NO_PORT is not set",
         "auth.keys[0].sha256: the file no.sha256 cannot be read: No such file or directory",
         "auth.keys[0].owner: the environment variable NO_OWNER is not set",
     ]
-    result = invoke("check", "-c", path, "--config-only")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines() == [
-        f"ok: {path}",
-        "",
-        *(f"not resolved   {each}" for each in absent),
-    ]
-    record = json.loads(invoke("check", "-c", path, "--config-only", "--json").stdout)
-    assert record == {"ok": True, "summary": {"not_resolved": absent}, "warnings": []}
+    path = config(USERS, more=SECRETS)
     result = invoke("check", "-c", path)
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 3)
-
-
-def test_config_only_summarizes_settings_that_need_no_missing_secret(
-    invoke: Invoke, config: Config
-) -> None:
-    upstream = "name: crm, kind: upstream, base_url: 'http://x', auth: {kind: bearer, token: %s}"
-    path = config(*[upstream.replace("crm", f"crm{i}") % f"'${{env:NO_{i}}}'" for i in range(12)])
+    record = json.loads(invoke("check", "-c", path, "--config-only", "--json").stdout)
+    assert record == {"ok": True, "summary": {"not_resolved": absent}, "warnings": []}
     result = invoke("check", "-c", path, "--config-only")
     assert (result.exit_code, result.stderr) == (0, "")
+    lines = [f"ok: {path}", "", *(f"not resolved   {each}" for each in absent)]
+    assert result.stdout.splitlines() == lines
+    # Settings that need none of them are summarized.
+    token = (
+        "name: crm, kind: upstream, base_url: 'http://x', auth: {kind: bearer, token: '${env:NO}'}"
+    )
+    result = invoke("check", "-c", config(token), "--config-only")
+    assert (result.exit_code, result.stderr) == (0, "")
     assert "listens on     http://127.0.0.1:8080\n" in result.stdout
-    assert result.stdout.count("not resolved") == 12
-
-
-def test_config_only_reports_other_problems(invoke: Invoke, config: Config) -> None:
-    """A reference that could be resolved nowhere is one of them."""
-    path = config(USERS, more=SECRETS + "logging: {level: loud, format: '${env}'}\n")
-    result = invoke("check", "-c", path, "--config-only")
+    assert result.stdout.count("not resolved") == 1
+    # Others are reported, also a reference that could be resolved nowhere.
+    wrong = "logging: {level: loud, format: '${env}'}\n"
+    result = invoke("check", "-c", config(USERS, more=SECRETS + wrong), "--config-only")
     assert (result.exit_code, result.stdout) == (1, "")
     level, reference = result.stderr.splitlines()
     assert level == f"{path}:4:18: logging.level: must be debug, info, warning or error"
@@ -236,73 +226,47 @@ def test_secret_that_every_user_may_read_gives_a_warning(
         assert ("every user" in done.stderr) is warns
 
 
-def test_at_most_a_hundred_problems_are_printed(invoke: Invoke, config: Config) -> None:
-    path = config(USERS, more="".join(f"setting_{i}: 1\n" for i in range(1000)))
-    result = invoke("check", "-c", path)
-    assert result.exit_code == 1
-    *lines, last = result.stderr.splitlines()
-    assert (len(lines), last) == (100, "and 900 more problems")
-    record = json.loads(invoke("check", "-c", path, "--json").stdout)
-    assert len(record["problems"]) == 1000
-
-
-@pytest.mark.parametrize(("host", "warns"), [("0.0.0.0", True), ("127.0.0.1", False)])
-def test_plain_http_on_a_network_gives_a_warning(
-    invoke: Invoke, config: Config, host: str, *, warns: bool
+@pytest.mark.parametrize(
+    ("server", "admin", "warning"),
+    [
+        ("{host: 0.0.0.0, port: 0}", "{port: 0}", "2:10: server.host: plain HTTP on "),
+        ("{host: 127.0.0.1, port: 0}", "{port: 0}", None),
+        ("{port: 8081}", "{port: 8081}", "3:9: admin.port: the public listener has this address"),
+    ],
+)
+def test_listeners_that_may_be_a_mistake_give_a_warning(
+    invoke: Invoke, config: Config, server: str, admin: str, warning: str | None
 ) -> None:
-    path = config(USERS, more=f"server: {{host: {host}, port: 0}}\n")
+    path = config(USERS, more=f"server: {server}\nadmin: {admin}\n")
     for options in ((), ("--config-only",)):
         result = invoke("check", "-c", path, *options)
+        lines = [f"warning: {path}:{warning}"] if warning else []
         assert result.exit_code == 0
-        assert (
-            result.stderr.startswith(f"warning: {path}:2:10: server.host: plain HTTP on ") is warns
-        )
-        assert bool(result.stderr) is warns
+        assert [each[: len(lines[0])] for each in result.stderr.splitlines()] == lines
 
 
-@pytest.mark.parametrize(("port", "warns"), [(8081, True), (0, False)])
-def test_two_listeners_on_one_address_give_a_warning(
-    invoke: Invoke, config: Config, port: int, *, warns: bool
+def test_warnings_and_problems_of_backends_are_printed(
+    invoke: Invoke, config: Config, folder: Path
 ) -> None:
-    path = config(USERS, more=f"server: {{host: 0.0.0.0, port: {port}}}\nadmin: {{port: {port}}}\n")
-    result = invoke("check", "-c", path)
-    assert (result.exit_code, "the public listener has this" in result.stderr) == (0, warns)
-
-
-@pytest.fixture
-def unindexed(folder: Path) -> str:
-    """A table in which a lookup reads every row."""
-    with closing(sqlite3.connect(folder / "users.db")) as database:
+    """Once more by each run, though the log is not set up; a warning is no problem."""
+    with closing(sqlite3.connect(folder / "users.db")) as database:  # which reads every row
         database.execute("CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT)")
-    return "name: slow, kind: sqlite, path: users.db"
-
-
-def test_warnings_of_backends_are_printed(invoke: Invoke, config: Config, unindexed: str) -> None:
-    """Once more by each run, though the log is not set up; it is no problem."""
+    before = logging.getLogger().handlers[:]
+    unindexed = "name: slow, kind: sqlite, path: users.db"
     path = config(USERS, unindexed)
     for _ in range(2):
         result = invoke("check", "-c", path)
-        assert result.exit_code == 0
-        assert result.stdout.startswith("ok: ")
+        assert (result.exit_code, result.stdout.partition(":")[0]) == (0, "ok")
         lines = result.stderr.splitlines()
         assert lines
         assert all(line.startswith(f"warning: {path}:4:5: backends[1]: ") for line in lines)
     record = json.loads(invoke("check", "-c", path, "--json").stdout)
     assert (record["ok"], len(record["warnings"])) == (True, len(lines))
-
-
-def test_warnings_and_problems_are_printed(invoke: Invoke, config: Config, unindexed: str) -> None:
-    path = config(unindexed, GONE)
-    result = invoke("check", "-c", path)
+    result = invoke("check", "-c", config(unindexed, GONE))
     assert result.exit_code == 1
     first, *_, last = result.stderr.splitlines()
     assert first.startswith(f"warning: {path}:3:5: backends[0]: ")
     assert last.startswith(f"{path}:4:5: backends[1]: ")
-
-
-def test_check_restores_the_log_handlers(invoke: Invoke, config: Config) -> None:
-    before = logging.getLogger().handlers[:]
-    invoke("check", "-c", config(USERS))
     assert logging.getLogger().handlers == before
 
 

@@ -1,6 +1,6 @@
 """The JSON Schema agrees with what is loaded, and describes all of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +76,7 @@ def test_a_good_configuration_passes(schema: dict[str, Any], load_text: Load) ->
     [
         ("profile_sites", "profile_site"),
         ("port: 0", "port: 65536"),
-        ("port: 0", "port: http"),
         ("/identity", "/identity/"),
-        ("16KiB", "16384"),
         ("10.0.0.0/8", "proxy.example"),
         ("1.5s", "1.5"),
         ("id: shop, ", ""),
@@ -87,16 +85,10 @@ def test_a_good_configuration_passes(schema: dict[str, Any], load_text: Load) ->
         ("[admin]", "[administrator]"),
         ("max_entries: 7", "max_entries: 0"),
         ("100/second", "100"),
-        ("300/10 minutes", "300/10 fortnights"),
         ("300/10 minutes", "{rate: 300}"),
-        ("300/10 minutes", "{log_only: true}"),
-        ("300/10 minutes", "[300/10 minutes]"),
-        ("60/m", "{rate: 60/m}"),
-        ("id: demo", "id: demo, limits: 60/m"),
         ("id: demo", "id: demo, limits: {failed_auth: 60/m}"),
         ("[4, 16]", "[4, 16, 17]"),
         ("kind: table", "kind: tables"),
-        ("kind: table", "kind: remote"),
         ("nickname: nick", "nick: nickname"),
         ("timeout: 1s", "timeout: null"),
         ("level: debug", "level: loud"),
@@ -120,7 +112,6 @@ def test_a_bad_configuration_fails(
         ("port: 0", 'port: "8080"'),
         ("port: 0", "port: '${env:PORT}'"),
         ("base_path: /identity", "base_path: '/${env:PATH}'"),
-        ("16KiB", "'${env:SIZE}KiB'"),
         ("1.5s", "'${file:seconds}'"),
         ("[10.0.0.0/8]", "['${env:PROXY}']"),
         ("id: shop", "id: 12"),
@@ -130,19 +121,15 @@ def test_a_bad_configuration_fails(
         ("[admin]", "['${env:SCOPE}']"),
         ('"2027-01-01T00:00:00Z"', "2027-01-01T00:00:00Z"),
         ('"2027-01-01T00:00:00Z"', "'${env:EXPIRES}'"),
-        ("id: demo", "id: demo, owner: true"),
         ("id: demo", "id: demo, owner: 1e5"),
         ("id: demo", "id: demo, owner: "),
         ("max_entries: 7", "max_entries: '7'"),
-        ("300/10 minutes", "'${env:COUNT}/second'"),
         ("300/10 minutes", "{rate: '${env:COUNT}/second', log_only: yes}"),
         ("id: demo", "id: demo, limits: {misses: 1/d, requests: 5/2h}"),
         ("max_entries: 7", "jitter: '0.5', refresh_ahead: '${env:SHARE}'"),
         ("[4, 16]", "['4', '${env:MOST}']"),
-        ("name: members", "name: 12"),
         ("kind: table", "kind: '${env:KIND}'"),
         ("{kind: token, token: x}", "{kind: token, token: 12}"),
-        ("url: x", "url: x, headers: {a: '${env:SIZE}'}"),
         ("url: x", "url: x, query: {limit: 2, all: true, of: '${env:SIZE}'}"),
         ("url: x", "url: x, pool: '${env:SIZE}'"),
         ("level: debug", "level: '${env:LEVEL}'"),
@@ -162,7 +149,7 @@ def test_every_spelling_of_a_good_configuration_passes(
     assert errors(schema, text) == []
 
 
-@pytest.mark.parametrize("installed", [["table"], ["remote"], ["remote", "table"]], ids=str)
+@pytest.mark.parametrize("installed", [["table"], ["remote", "table"]], ids=str)
 def test_the_kinds_are_those_installed(kinds: Kinds, installed: list[str]) -> None:
     schema = json_schema(Kinds({name: kinds.backends[name] for name in installed}))
     backends = schema["properties"]["backends"]["items"]
@@ -190,24 +177,16 @@ def test_defaults_have_units(kinds: Kinds) -> None:
     }
 
 
-def test_every_default_is_valid(schema: dict[str, Any]) -> None:
-    for name, each in members(schema):
-        if "default" in each:
-            validator = Draft202012Validator({**each, "$defs": schema["$defs"]})
-            assert validator.is_valid(each["default"]), name
-
-
-def test_every_setting_and_option_is_described_in_the_schema(schema: dict[str, Any]) -> None:
-    for name, each in members(schema):
-        section = schema["$defs"].get(each.get("$ref", "").rpartition("/")[2], {})
-        assert each.get("description") or section.get("description"), name
-
-
-def members(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every setting of every section, and every option of every kind."""
+def test_every_setting_and_option_is_described_and_its_default_is_valid(
+    schema: dict[str, Any],
+) -> None:
     for title, section in {**schema["$defs"], "Settings": schema}.items():
         for name, each in section["properties"].items():
-            yield f"{title}.{name}", each
+            own = schema["$defs"].get(each.get("$ref", "").rpartition("/")[2], {})
+            assert each.get("description") or own.get("description"), f"{title}.{name}"
+            if "default" in each:
+                validator = Draft202012Validator({**each, "$defs": schema["$defs"]})
+                assert validator.is_valid(each["default"]), f"{title}.{name}"
 
 
 def test_an_option_without_a_schema_accepts_anything(kinds: Kinds) -> None:

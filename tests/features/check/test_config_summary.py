@@ -20,20 +20,6 @@ def test_summary_of_a_minimal_file(load_text: Load, kinds: Kinds) -> None:
     ]
 
 
-def test_summary_shows_the_shared_cache(load_text: Load, kinds: Kinds) -> None:
-    options = SharedCacheOptions(kind="redis")
-    settings = load_text(GOOD).model_copy(update={"shared_cache": options})
-    assert ("shared cache", "redis, timeout 20ms") in summary(settings, NOW, kinds)
-
-
-def test_summary_shows_shadows_apart(load_text: Load, kinds: Kinds) -> None:
-    shadow = "{name: new, kind: table, path: b, shadow: {sample: 2.5%, hits: true}}"
-    rows = summary(load_text(GOOD.replace("[{", f"[{shadow}, {{")), NOW, kinds)
-    text = "new (table), compared with 2.5% of lookups, also of cached answers, at most 10/second"
-    assert ("shadow", f"{text} in each process") in rows
-    assert [label for label, _ in rows if label.startswith("backend")] == ["backend 1"]
-
-
 def test_summary_of_a_large_file(load_text: Load, kinds: Kinds) -> None:
     text = f"""\
 profile_sites: [https://profiles.example, https://old.example]
@@ -81,6 +67,17 @@ admin: {{port: 9}}
         ("cache", "up to 5 found, 6 not found"),
         ("demo", "yes: auth.keys may contain tokens in plain text"),
     ]
+
+
+def test_summary_of_a_shadow_and_a_shared_cache(load_text: Load, kinds: Kinds) -> None:
+    shadow = "{name: new, kind: table, path: b, shadow: {sample: 2.5%, hits: true}}"
+    shared = {"shared_cache": SharedCacheOptions(kind="redis")}
+    settings = load_text(GOOD.replace("[{", f"[{shadow}, {{")).model_copy(update=shared)
+    rows = summary(settings, NOW, kinds)
+    text = "new (table), compared with 2.5% of lookups, also of cached answers, at most 10/second"
+    assert ("shadow", f"{text} in each process") in rows
+    assert [label for label, _ in rows if label.startswith("backend")] == ["backend 1"]
+    assert ("shared cache", "redis, timeout 20ms") in rows
 
 
 def test_at_most_ten_keys_are_listed(load_text: Load, kinds: Kinds) -> None:

@@ -69,29 +69,29 @@ def new(answer: object = None, **options: Any) -> FakeBackend:
     return FakeBackend(answer, "new", shadow=shadow, **options)
 
 
-async def counts_after_a_change(before: object, held: object, after: object) -> dict[str, int]:
-    """Compare a user while the source changes from ``before`` to ``after``, with ``held``."""
-    old, shadow = FakeBackend(before), new(held)
+@pytest.mark.parametrize(
+    ("first", "held", "then", "result"),
+    [
+        (ALICE, OTHER_ALICE, OTHER_ALICE, "match"),
+        (ALICE, OTHER_ALICE, THIRD_ALICE, "unverified"),
+        (ALICE, OTHER_ALICE, DOWN, "source_failed"),
+        (ALICE, OTHER_ALICE, None, "unverified"),
+        # The source may have had a problem until its first lookup ended.
+        (None, None, ALICE, "unverified"),
+    ],
+)
+async def test_result_that_the_source_does_not_confirm_is_none(
+    first: object, held: object, then: object, result: str
+) -> None:
+    old, shadow = FakeBackend(first), new(held)
     compared = Compared(directory(old), shadow)
     gate = shadow.source.hold()
     await compared.find()
     await shadow.source.begun.wait()
-    old.source.answer = after
+    old.source.answer = then
     gate.set()
     await compared.end()
-    assert old.source.asked == 2
-    return {**compared.counts}
-
-
-async def test_outcome_that_changes_in_the_meantime_is_no_difference() -> None:
-    assert await counts_after_a_change(ALICE, OTHER_ALICE, OTHER_ALICE) == {"match": 1}
-
-
-@pytest.mark.parametrize(
-    ("then", "result"), [(THIRD_ALICE, "unverified"), (DOWN, "source_failed"), (None, "unverified")]
-)
-async def test_difference_that_source_does_not_confirm_is_none(then: object, result: str) -> None:
-    assert await counts_after_a_change(ALICE, OTHER_ALICE, then) == {result: 1}
+    assert (old.source.asked, compared.counts) == (2, {result: 1})
 
 
 async def test_confirmation_neither_changes_nor_uses_the_cache() -> None:
@@ -111,19 +111,6 @@ async def test_user_found_after_a_skipped_backend_is_unverified(held: User | Non
     assert await Compared(directory(*backends), new(held)).results() == {"unverified": 1}
 
 
-async def test_not_found_in_both_needs_a_source_that_says_so_twice() -> None:
-    """It may have had a problem until its first lookup ended."""
-    assert await counts_after_a_change(None, None, ALICE) == {"unverified": 1}
-
-
-async def test_not_found_of_a_source_with_a_problem_is_not_believed() -> None:
-    class Stale(FakeBackend):
-        problem = "a rejected edit"
-
-    assert await Compared(directory(Stale(None)), new(ALICE)).results() == {"unverified": 1}
-    assert await Compared(directory(Stale(ALICE)), new(ALICE)).results() == {"match": 1}
-
-
 @pytest.mark.parametrize("asked", [0, 1], ids=["before", "after"])
 async def test_problem_before_or_after_a_lookup_is_one_of_the_lookup(asked: int) -> None:
     class Changing(FakeBackend):
@@ -138,22 +125,34 @@ async def test_problem_before_or_after_a_lookup_is_one_of_the_lookup(asked: int)
     assert compared.counts == {"unverified": 1}
 
 
-async def test_problem_of_a_backend_that_is_not_asked_does_not_matter() -> None:
-    class Stale(CardsOnly):
-        problem = "a rejected edit"
-
-    compared = Compared(directory(FakeBackend(None), Stale(None)), new(ALICE))
-    assert await compared.results() == {"extra": 1}
+class Stale(FakeBackend):
+    problem = "a rejected edit"
 
 
-async def test_shadow_whose_problem_cannot_be_read_is_not_believed() -> None:
-    class Failing(FakeBackend):
-        @property
-        def problem(self) -> str | None:
-            raise KeyError("alice")
+class StaleCards(CardsOnly):
+    problem = "a rejected edit"
 
-    backend = Failing(None, "new", shadow={"sample": "100%"})
-    assert await Compared(directory(FakeBackend(ALICE)), backend).results() == {"unverified": 1}
+
+class Failing(FakeBackend):
+    @property
+    def problem(self) -> str | None:
+        raise KeyError("alice")
+
+
+@pytest.mark.parametrize(
+    ("source", "shadow", "result"),
+    [
+        ([Stale(None)], new(ALICE), "unverified"),
+        ([Stale(ALICE)], new(ALICE), "match"),
+        ([FakeBackend(None), StaleCards(None)], new(ALICE), "extra"),
+        ([FakeBackend(ALICE)], Failing(None, "new", shadow={"sample": "100%"}), "unverified"),
+    ],
+    ids=["not found", "found", "backend is not asked", "shadow whose problem cannot be read"],
+)
+async def test_not_found_beside_a_problem_is_not_believed(
+    source: Sequence[FakeBackend], shadow: FakeBackend, result: str
+) -> None:
+    assert await Compared(directory(*source), shadow).results() == {result: 1}
 
 
 async def test_callers_who_share_a_lookup_make_one_comparison() -> None:
@@ -162,7 +161,6 @@ async def test_callers_who_share_a_lookup_make_one_comparison() -> None:
     gate = old.source.hold()
     callers = [asyncio.create_task(compared.find()) for _ in range(5)]
     await old.source.begun.wait()
-    assert shadow.source.asked == 0
     gate.set()
     await asyncio.gather(*callers)
     await compared.end()
@@ -225,28 +223,55 @@ async def test_part_of_the_lookups_in_the_sample_is_that_of_chance() -> None:
     assert compared.counts == {"match": 2}
 
 
-async def test_refresh_of_a_cached_answer_is_compared() -> None:
-    compared = Compared(directory(FakeBackend(ALICE)), new(ALICE))
-    await compared.results()
+@pytest.mark.parametrize(("hits", "count"), [(False, 2), (True, 5)])
+async def test_refreshes_of_cached_answers_are_compared_and_hits_if_wanted(
+    count: int, *, hits: bool
+) -> None:
+    """For each of them the source is asked what it holds now."""
+    old = FakeBackend(ALICE)
+    compared = Compared(directory(old), new(ALICE, shadow={"hits": hits}))
+    for _ in range(4):
+        await compared.results()
     await compared.directory._single_flight.refresh(QUERY)
     await compared.end()
-    assert compared.counts == {"match": 2}
+    assert compared.counts == {"match": count}
+    assert old.source.asked == count
 
 
-async def test_shared_answers_are_compared_as_hits_are() -> None:
-    """The source may hold another user than a shared cache."""
-    answer = Answer(OTHER_ALICE, shared=True)
-    differs = {"differs": 1, "card_number": 1, "plan": 1}
-    for held, hits, expected in (
+async def test_failure_of_the_source_is_no_question_to_the_shadow() -> None:
+    """Also if a client gets an expired answer in place of the failure."""
+    ticker, old, shadow = Ticker(), FakeBackend(ALICE), new(ALICE)
+    compared = Compared(directory(old, ticker=ticker), shadow)
+    assert await compared.results() == {"match": 1}
+    ticker.now += 301
+    old.source.answer = DOWN
+    answer = await compared.find()
+    await compared.end()
+    assert (answer and answer.user, compared.counts) == (ALICE, {"match": 1, "source_failed": 1})
+    assert shadow.source.asked == 1
+
+
+async def test_query_that_the_shadow_is_not_asked_for_is_not_compared() -> None:
+    assert await Compared(directory(FakeBackend(ALICE)), new(ALICE, match="@b.*")).results() == {}
+
+
+@pytest.mark.parametrize(
+    ("held", "hits", "expected"),
+    [
         (ALICE, False, {}),
         (ALICE, True, {"match": 1}),
-        (OTHER_ALICE, True, differs),
-    ):
-        compared = Compared(directory(FakeBackend(ALICE)), new(held, shadow={"hits": hits}))
-        await asyncio.sleep(0)
-        compared.shadow.offer(QUERY, answer, cached=False)
-        await compared.end()
-        assert compared.counts == expected
+        (OTHER_ALICE, True, {"differs": 1, "card_number": 1, "plan": 1}),
+    ],
+)
+async def test_shared_answers_are_compared_as_hits_are(
+    held: User, expected: dict[str, int], *, hits: bool
+) -> None:
+    """The source may hold another user than a shared cache."""
+    compared = Compared(directory(FakeBackend(ALICE)), new(held, shadow={"hits": hits}))
+    await asyncio.sleep(0)
+    compared.shadow.offer(QUERY, Answer(OTHER_ALICE, shared=True), cached=False)
+    await compared.end()
+    assert compared.counts == expected
 
 
 async def test_error_of_a_comparison_is_logged_without_the_user(
@@ -291,6 +316,7 @@ def clock() -> Ticker:
 @pytest.fixture
 def state(tmp_path: Path, clock: Ticker, monkeypatch: pytest.MonkeyPatch) -> ShadowState:
     monkeypatch.setattr(shadow_state, "_INTERVAL", 0.01)
+    monkeypatch.setattr(shadow_state, "_MIN_INTERVAL", 0.0)
     return ShadowState(tmp_path / "shadow.db", "new", clock)
 
 
@@ -339,3 +365,11 @@ def differing(folder: Path) -> Sequence[object]:
         return ShadowFile(folder / "shadow.db", "new").read().differing
     except StartError:
         return ()
+
+
+async def test_error_of_the_file_is_a_problem_of_the_shadow(tmp_path: Path) -> None:
+    path = tmp_path / "no-folder" / "shadow.db"
+    compared = Compared(directory(FakeBackend(ALICE)), new(), state=ShadowState(path, "new"))
+    problem = f"{path}: cannot be used: No such file or directory"
+    await until(lambda: compared.shadow.report().problem == problem)
+    await compared.shadow.close()

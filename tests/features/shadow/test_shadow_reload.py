@@ -83,25 +83,27 @@ async def test_shadow_is_added_changed_and_removed_without_a_change_of_the_cache
         assert (await counts(harness, 2)) == {"differs": 1, "plan": 1}
 
 
-async def test_shadow_that_stays_the_same_stays_open(tmp_path: Path) -> None:
-    other = GATED % ("other", "C")
+@pytest.mark.parametrize(
+    ("after", "code", "stays"),
+    [
+        (config(OLD, GATED % ("other", "C"), RIGHT), None, True),
+        (config(OLD, RIGHT, server="request_timeout: 1s"), None, True),
+        (config(OLD, "{name: other, kind: gated, opens: false}", WRONG), FAILED, True),
+        (config(OLD, RIGHT, site="https://b.example"), None, False),
+    ],
+    ids=["another backend", "another setting", "a reload that fails", "other users of responses"],
+)
+async def test_shadow_that_stays_the_same_stays_open(
+    tmp_path: Path, after: str, code: str | None, *, stays: bool
+) -> None:
     async with reloadable(tmp_path, config(OLD, RIGHT)) as harness:
         shadow = await opened()
-        for text in (config(OLD, other, RIGHT), config(OLD, RIGHT, server="request_timeout: 1s")):
-            assert (await harness.reload(text)).code is None
+        assert (await harness.reload(after)).code == code
+        await until(lambda: newest("new").is_open and shadow.is_open is stays)
+        assert (newest("new") is shadow) is stays
         assert (await harness.ask("@alice")).status == 200
         assert await counts(harness, 1) == {"match": 1}
-        assert newest("new") is shadow
-        assert shadow.is_open
-        assert shadow.asked == 1
-
-
-async def test_new_users_of_responses_make_a_new_shadow(tmp_path: Path) -> None:
-    async with reloadable(tmp_path, config(OLD, RIGHT)) as harness:
-        shadow = await opened()
-        assert (await harness.reload(config(OLD, RIGHT, site="https://b.example"))).code is None
-        await until(lambda: newest("new").is_open and not shadow.is_open)
-        assert newest("new") is not shadow
+        assert (shadow.asked, newest("new").asked) == (int(stays), 1)
 
 
 async def test_shadow_and_source_are_switched_and_back_under_traffic(tmp_path: Path) -> None:
@@ -148,16 +150,6 @@ async def test_canary_of_a_shadow_is_looked_up_without_traffic(tmp_path: Path) -
         await reported(harness, 'canary @new-bird is not found: its "not found" is not trusted')
 
 
-async def test_reload_that_fails_leaves_the_shadow_as_it_was(tmp_path: Path) -> None:
-    async with reloadable(tmp_path, config(OLD, RIGHT)) as harness:
-        shadow = await opened()
-        broken = "{name: other, kind: gated, opens: false}"
-        assert (await harness.reload(config(OLD, broken, WRONG))).code == FAILED
-        await harness.ask("@alice")
-        assert await counts(harness, 1) == {"match": 1}
-        assert newest("new") is shadow
-
-
 @pytest.mark.parametrize("way", ["hangs", "fails", "cannot be made"])
 async def test_neither_start_nor_reload_nor_stop_waits_for_a_shadow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
@@ -189,7 +181,10 @@ async def test_neither_start_nor_reload_nor_stop_waits_for_a_shadow(
     assert not any(each.is_open for each in Gated.made)
 
 
-async def test_stop_does_not_wait_for_a_comparison(tmp_path: Path) -> None:
+@pytest.mark.parametrize("closes", [True, False])
+async def test_stop_does_not_wait_for_a_comparison_or_a_backend_that_does_not_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, closes: bool
+) -> None:
     slow = RIGHT.replace("plan: A", "plan: A, timeout: 100s")
     async with asyncio.timeout(10):
         async with reloadable(tmp_path, config(OLD, slow)) as harness:
@@ -197,17 +192,10 @@ async def test_stop_does_not_wait_for_a_comparison(tmp_path: Path) -> None:
             shadow.gate.clear()
             assert (await harness.ask("@alice")).status == 200
             await shadow.begun.wait()
-        assert not shadow.is_open
-
-
-async def test_stop_does_not_wait_for_a_backend_that_does_not_close(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with asyncio.timeout(10), reloadable(tmp_path, config(OLD, RIGHT)):
-        shadow = await opened()
-        monkeypatch.setattr(shadow_module, "_CLOSE_TIMEOUT", 0.01)
-        monkeypatch.setattr(shadow, "close", asyncio.Event().wait)
-    assert not newest("old").is_open
+            if not closes:
+                monkeypatch.setattr(shadow_module, "_CLOSE_TIMEOUT", 0.01)
+                monkeypatch.setattr(shadow, "close", asyncio.Event().wait)
+        assert (shadow.is_open, newest("old").is_open) == (not closes, False)
 
 
 async def test_lookup_that_ends_after_its_source_changed_is_not_compared(tmp_path: Path) -> None:
@@ -244,8 +232,10 @@ async def test_removed_shadow_or_another_source_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was compared before an import that the file cannot know of is no evidence."""
-    monkeypatch.setattr(shadow_state, "_INTERVAL", 0.01)
+    for name in ("_INTERVAL", "_MIN_INTERVAL"):
+        monkeypatch.setattr(shadow_state, name, 0.01)
     kept = SHADOW % ("A", f", state: {tmp_path}/new.db")
+    older, other = GATED % ("older", "A"), "https://b.example"
     file = ShadowFile(tmp_path / "new.db", "new")
     async with reloadable(tmp_path, config(OLD, kept)) as harness:
         await until(lambda: file.path.exists() and file.path.stat().st_size > 0)
@@ -255,22 +245,20 @@ async def test_removed_shadow_or_another_source_begins_again(
             assert (await harness.ask(text)).status == 200
             await until(lambda: file.read().matches == 1)
 
+        async def begins_again(text: str) -> None:
+            assert (await harness.reload(text)).code is None
+            await until(lambda: file.read().matches == 0)
+
         await compared("@alice")
         assert (await harness.reload(config(OLD, kept.replace("100%", "99.9%")))).code is None
         await until(lambda: len(Gated.made) == 3 and newest("new").is_open)
         await asyncio.gather(*shadows_of(harness)._closing)
         assert file.read().matches == 1
-        assert (await harness.reload(config(OLD))).code is None
-        await until(lambda: file.read().matches == 0)
+        await begins_again(config(OLD))
         assert (await harness.reload(config(OLD, kept))).code is None
         await compared("@bob")
-        older = GATED % ("older", "A")
-        assert (await harness.reload(config(older, kept))).code is None
-        await until(lambda: file.read().matches == 0)
+        await begins_again(config(older, kept))
         await compared("@carol")
-        assert (await harness.reload(config(older, kept, site="https://b.example"))).code is None
-        await until(lambda: file.read().matches == 0)
+        await begins_again(config(older, kept, site=other))
         await compared("@dora")
-        moved = kept.replace("new.db", "moved.db")
-        assert (await harness.reload(config(older, moved, site="https://b.example"))).code is None
-        await until(lambda: file.read().matches == 0)
+        await begins_again(config(older, kept.replace("new.db", "moved.db"), site=other))

@@ -14,6 +14,7 @@ FEATURE = Feature(
     status="tornado_idv.features.shadow.view:status",
     metrics="tornado_idv.features.shadow.view:metrics",
     users_changed="tornado_idv.features.shadow.file:drop_comparisons",
+    announce="tornado_idv.features.shadow.part:announce",
 )
 PREFIX = "shadow "
 """Prefix of the names of shadows in counters and reports. If a shadow becomes a regular

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -110,6 +110,12 @@ class ShadowsPart(Part):
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
         self.shadows = shadows
+
+
+def announce(settings: Settings, _service: object) -> Iterator[str]:
+    """Yield a line with the names of the shadows, or none without shadows."""
+    if settings.shadows:
+        yield f"Shadows: {', '.join(f'{each.name} ({each.kind})' for each in settings.shadows)}"
 
 
 def compare(directory: Directory, shadows: Sequence[Shadow], manager: pluggy.PluginManager) -> None:

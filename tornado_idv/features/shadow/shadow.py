@@ -81,13 +81,12 @@ class Shadow:
         self._chance, self._timer = chance, timer
         self.part = f"{PREFIX}{options.name}"
         self._counters, self._counted = counters, counters.counts[self.part]
-        self._max_tasks = options.max_concurrent
         self._next = -inf
         self._source_lookups = 0
-        self._opening: asyncio.Task[None] | None = None
-        self._repeating: asyncio.Task[None] | None = None
-        self.source: Chain | None = None
-        """The backends in use, with separate concurrency limits and breakers for comparisons."""
+        self._background: list[asyncio.Task[None]] = []
+        self.source: Chain
+        """The backends in use, with separate concurrency limits and breakers for comparisons. It is
+        set before the first comparison."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def is_of(self, options: BackendOptions) -> bool:
@@ -97,23 +96,18 @@ class Shadow:
 
     def start(self) -> None:
         """Open the backend in the background. A second call has no effect."""
-        if self._opening is None:
-            loop = asyncio.get_running_loop()
-            self._opening = loop.create_task(self._open())
+        if not self._background:
+            self._background.append(asyncio.create_task(self._open()))
             if self.state is not None:
                 self.state.start(lambda: self._problem)
-                self._repeating = loop.create_task(self._repeat(self.state))
-
-    @property
-    def problem(self) -> str | None:
-        """The error of opening the backend or of writing ``state``. ``None`` without an error."""
-        return self._problem or (self.state.problem if self.state else None)
+                self._background.append(asyncio.create_task(self._repeat(self.state)))
 
     def report(self) -> BackendReport:
         """Return the state of the backend for the admin listener."""
         closed = BackendReport(self.part, self.options.kind, "closed")
         report = guard_report(self.guard, self._counters) if self.guard else closed
-        report.problem = self.problem or report.problem
+        of_state = self.state.problem if self.state else None
+        report.problem = self._problem or of_state or report.problem
         return report
 
     def offer(self, query: Query, outcome: Outcome, *, cached: bool) -> None:
@@ -125,16 +119,14 @@ class Shadow:
         if self._chance() >= self._fraction:
             return
         now = self._timer()
-        if now < self._next or len(self._tasks) >= self._max_tasks:
+        if now < self._next or len(self._tasks) >= self.options.max_concurrent:
             self._counted["skipped"] += 1
             return
         # The following checks are slower, so they run last: few lookups get this far.
-        first, guard, source = None, self.guard, self.source
-        if source is None:
-            return
+        first, guard = None, self.guard
         # A fresh outcome needs no second lookup in the source.
         if isinstance(outcome, LookupFailed) or not (cached or outcome.shared):
-            first = _trusted(outcome, is_sound=_is_sound(source.guards, query))
+            first = _trusted(outcome, is_sound=_is_sound(self.source.guards, query))
         elif not self.settings.hits:
             return
         if guard is None:
@@ -142,7 +134,7 @@ class Shadow:
         elif guard.is_asked(query):
             # `_next` lags behind the clock by at most the burst.
             self._next = max(self._next, now - _BURST) + self._interval
-            task = asyncio.get_running_loop().create_task(self._run(guard, query, source, first))
+            task = asyncio.create_task(self._run(guard, query, first))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -154,8 +146,8 @@ class Shadow:
     async def compare_again(self, state: ShadowState) -> None:
         """Compare stored mismatches and failures again, one at a time."""
         for query in await state.due(_AGAIN, _MAX_AGAIN):
-            if self.guard and self.source:
-                await self._run(self.guard, query, self.source, None)
+            if self.guard:
+                await self._run(self.guard, query, None)
             await asyncio.sleep(self._interval)
 
     def cancel(self) -> None:
@@ -166,8 +158,8 @@ class Shadow:
     async def close(self, *, discard: bool = False) -> None:
         """Cancel all tasks and close the backend. With ``discard``, delete the comparisons."""
         canaries = self.guard.canaries.values() if self.guard else ()
-        own = (self._opening, self._repeating, *(each.task for each in canaries))
-        tasks = [*self._tasks, *filter(None, own)]
+        lookups = (each.task for each in canaries if each.task)
+        tasks = [*self._tasks, *self._background, *lookups]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -199,10 +191,10 @@ class Shadow:
     def _on_call(self, call: BackendCall) -> None:
         self._counters.count_backend_call(self.part, call.result, call.outcome, call.seconds)
 
-    async def _run(self, guard: Guard, query: Query, source: Chain, first: Outcome | None) -> None:
+    async def _run(self, guard: Guard, query: Query, first: Outcome | None) -> None:
         began = time.time()
         try:
-            comparison = await self._compare(guard, query, source, first)
+            comparison = await self._compare(guard, query, self.source, first)
             if comparison is None:
                 self._counted["skipped"] += 1
                 return
