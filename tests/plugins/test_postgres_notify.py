@@ -57,8 +57,8 @@ def listening(database: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[.
     monkeypatch.setattr(Listener, "pause", 0.05)
 
     @asynccontextmanager
-    async def run(case: str = "preserve", **notify: str) -> AsyncIterator[Changes]:
-        backend = backend_of(database, case, notify=notify)
+    async def run() -> AsyncIterator[Changes]:
+        backend = backend_of(database, notify={})
         changes = Changes()
         backend.on_change(changes)
         async with open_backends([backend]):
@@ -200,13 +200,6 @@ async def test_each_change_is_reported_for_the_users_it_is_about(
     assert changes.calls == []
 
 
-async def test_folded_nickname_is_purged_in_folded_form(database: Database, listening: Any) -> None:
-    database.write()
-    async with listening("fold", channel="Other; channel") as changes:
-        database.run("""NOTIFY "Other; channel", 'ALIce'""")
-        assert await changes.next() == {ByNickname("alice")}
-
-
 PARTITIONED = """
 CREATE TABLE users (nickname text, card_number text, plan text, profile_url text)
   PARTITION BY LIST (plan);
@@ -219,19 +212,14 @@ UNSEEN: dict[str, tuple[str, list[str]]] = {
         PARTITIONED,
         [
             "DELETE FROM pro WHERE nickname = 'bob'",
-            "INSERT INTO pro VALUES ('carol', '3', 'Pro')",
             (
                 "SET session_replication_role = replica; UPDATE free SET card_number = '7';"
                 "RESET session_replication_role"
             ),
             "TRUNCATE free",
-            "UPDATE users SET plan = 'Free' WHERE nickname = 'carol'",
             "ALTER TABLE users DETACH PARTITION pro",
             "CREATE TABLE best PARTITION OF users FOR VALUES IN ('Best')",
             "INSERT INTO best VALUES ('dave', '4', 'Best')",
-            "ALTER TABLE users ATTACH PARTITION pro FOR VALUES IN ('Pro')",
-            "DROP TABLE best",
-            "TRUNCATE users",
         ],
     ),
     "another table": (
@@ -243,9 +231,8 @@ UNSEEN: dict[str, tuple[str, list[str]]] = {
                 "BEGIN; ALTER TABLE users RENAME TO users_old;"
                 "ALTER TABLE users_new RENAME TO users; COMMIT"
             ),
-            "TRUNCATE users",
             "CREATE TABLE more () INHERITS (users)",
-            "INSERT INTO users VALUES ('alice', '1', 'Free'); VACUUM FULL users",
+            "VACUUM FULL users",
         ],
     ),
     "a view": (
@@ -275,7 +262,7 @@ async def test_everything_is_purged_after_changes_past_the_triggers_of_the_table
                     pass
 
 
-@pytest.mark.parametrize("key", ["LIST (plan)", "LIST (nickname)", "RANGE ((lower(nickname)))"])
+@pytest.mark.parametrize("key", ["LIST (nickname)", "RANGE ((lower(nickname)))"])
 async def test_init_makes_what_a_partition_key_allows(
     database: Database, apply_init: Callable[[], Any], caplog: pytest.LogCaptureFixture, key: str
 ) -> None:
