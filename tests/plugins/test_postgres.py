@@ -163,7 +163,6 @@ def test_invalid_options_are_rejected_without_the_password(
 
 
 START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "no table": ("", {}, 'there is no table "users"'),
     "another column": (
         "CREATE TABLE users (nick text, card_number text, plan text);",
         {},
@@ -172,7 +171,6 @@ START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
             'there are: "nick", "card_number", "plan"'
         ),
     ),
-    "no such profile_url": (USERS, {"columns": {"profile_url": "page"}}, 'no column "page"'),
     "domain over a number": (
         "CREATE DOMAIN d AS int; CREATE TABLE users (nickname text, card_number d, plan text);",
         {},

@@ -13,6 +13,7 @@ import pytest
 
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.standby import Standbys
+from support.databases.postgres_backends import backend_of
 from support.databases.postgres_cluster import Cluster, running_cluster, running_standby
 from support.databases.postgres_server import ALICE, USERS, Database, create_database
 from support.fakes.outcomes import outcome
@@ -80,15 +81,8 @@ async def running(
     ports = ports or (cluster.standby.port, cluster.primary.port)
     hosts = ",".join(map(address, ports))
     dsn = database.dsn.replace(address(database.server.port), hosts)
-    given = {
-        "name": "members",
-        "kind": "postgres",
-        "timeout": "2s",
-        "max_lag": f"{MAX_LAG}s",
-        "dsn": f"{dsn}&target_session_attrs={role}",
-        **options,
-    }
-    backend = PostgresBackend(PostgresBackend.options_type.model_validate(given))
+    given = {"timeout": "2s", "max_lag": f"{MAX_LAG}s", **options}
+    backend = backend_of(database, dsn=f"{dsn}&target_session_attrs={role}", **given)
     backend.on_change(on_change)
     async with open_backends([backend]):
         yield backend
@@ -156,7 +150,7 @@ async def test_lookups_go_back_to_the_primary_when_it_was_restarted(
 
     def logged() -> list[str]:
         lines = [each.getMessage() for each in caplog.records]
-        start = "backend members: lookups use "
+        start = "backend tested: lookups use "
         return [each.removeprefix(start) for each in lines if each.startswith(start)]
 
     async with run() as backend:

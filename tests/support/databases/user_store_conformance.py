@@ -224,7 +224,7 @@ class UserStoreConformance(UserStoreTransactions):
     def test_any_list_changes_what_it_says_and_nothing_else(
         self, table: UserTable, seed: int
     ) -> None:
-        """Compared with a model: who is stored, under which number, and what refers to them."""
+        """Compared with a model: who is stored, and under which number."""
         chance = random.Random(seed)
         for _ in range(3):
             stored = import_model.random_store(chance)
