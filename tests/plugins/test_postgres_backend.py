@@ -366,6 +366,11 @@ async def test_not_found_of_a_server_that_was_not_checked_is_not_believed() -> N
         result = Result([ROW], origin="a")
         assert await outcome(harness.backend) == "found"
         assert harness.count("inspect") == 2
+        result = Result([], "b is a standby that may be behind", origin="b")
+        with pytest.raises(Unavailable, match="may be behind") as caught:
+            await harness.backend.find(ByNickname("alice"))
+        assert not caught.value.counts_against_breaker
+        assert not caught.value.memoized
 
 
 async def test_backend_that_a_slow_check_takes_down_connects_again_within_a_second() -> None:

@@ -57,10 +57,11 @@ async def test_each_of_the_lookups_in_a_batch_gets_its_own_result(
         "CREATE INDEX ON users (nickname); CREATE INDEX ON users (card_number);"
         "INSERT INTO users VALUES ('dave', '0400', 'Free'), ('alice', '4000123412341234', 'Free'),"
         "  ('Bob', '1', 'Pro'), ('carol', '77', NULL), ('erin', '2', 'Free'), ('erin', '3', 'Pro'),"
-        "  ('@gina', '2', 'Pro');"
-        "INSERT INTO users VALUES ('bob', '0012345670', 'Pro', 'https://elsewhere.example/bob')"
+        "  ('@gina', '2', 'Pro'), ('hugo', NULL, 'Pro');"
+        "INSERT INTO users VALUES ('ivo', '5', 'Pro', ''),"
+        "  ('bob', '0012345670', 'Pro', 'https://elsewhere.example/bob')"
     )
-    names = ["dave", "alice", "bob", "carol", "erin", "frank", "bob", "alice"]
+    names = ["dave", "alice", "bob", "carol", "erin", "frank", "hugo", "ivo"]
     cards = [DAVE.card_number, ALICE.card_number, BOB.card_number, "77", "2", "40"]
     queries = [*map(ByNickname, names), *map(ByCard, cards)]
     async with serving(database, prepared_statements=prepared, pool={"max": "4"}) as backend:
@@ -70,7 +71,11 @@ async def test_each_of_the_lookups_in_a_batch_gets_its_own_result(
         found = await lookups
     null, twice = "the plan of a row is NULL, or empty", "two rows answer one query"
     ends = [each.reason if isinstance(each, Broken) else each for each in found]
-    assert ends[:8] == [DAVE, ALICE, BOB, null, twice, None, BOB, ALICE]
+    no_card, no_url = (
+        "the card number of a row is NULL, or empty",
+        "the profile URL of a row is empty",
+    )
+    assert ends[:8] == [DAVE, ALICE, BOB, null, twice, None, no_card, no_url]
     assert ends[8:] == [DAVE, ALICE, BOB, null, twice, None]
 
 

@@ -320,6 +320,7 @@ async def test_lookup_that_is_cancelled_closes_its_connection_and_leaves_the_slo
     await driver.fetching.wait()
     lookup.cancel()
     await asyncio.wait([lookup])
+    assert lookup.cancelled()
     assert sorted(each.ended for each in driver.connections) == [False, True]
     await database.probe()
     assert all(each.ended for each in driver.connections)
@@ -371,12 +372,16 @@ async def test_connection_that_cannot_roll_back_is_closed(driver: Driver, *, han
 async def test_pool_that_cannot_be_filled_leaves_no_connection_open(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def fail(_: str) -> str:
+        raise TimeoutError
+
     async def connect(*arguments: Any, **options: Any) -> Connection:
+        connection = await driver.connect(*arguments, **options)
         if len(driver.tried) == 2:  # of which the first inspects the table
-            raise InvalidPasswordError("it was changed meanwhile")
-        return await driver.connect(*arguments, **options)
+            monkeypatch.setattr(connection, "fetchval", fail)
+        return connection
 
     monkeypatch.setattr("asyncpg.connect", connect)
-    with pytest.raises(InvalidPasswordError):
+    with pytest.raises(TimeoutError):
         await make(pool={"min": "2", "max": "2"}).open()
-    assert [each.is_closed() for each in driver.connections] == [True]
+    assert [each.is_closed() for each in driver.connections] == [True, True]

@@ -51,7 +51,7 @@ class Server:
         self.connections: list[Connection] = []
         self.error: Exception | None = None
         self.hangs = False
-        self.checks = 0
+        self.checks, self.last = 0, ""
         self.files: object = [[1, 2]]
 
     async def connect(self) -> Connection:
@@ -246,3 +246,4 @@ async def test_it_follows_lookups_to_another_primary_alone(notify: object) -> No
             harness.database.servers = servers
             await harness.advance(2.5)
             assert len(harness.server.connections) == count
+        assert harness.server.last == ("" if notify else "b:1")

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from idv_postgres.backend import PostgresBackend
-from idv_postgres.listener import Listener
 from support.databases.ldap_server import OPTIONS, LdapServer, person
 from support.databases.ldap_server import require as require_slapd
 from support.databases.postgres_backends import serving
@@ -108,7 +107,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers are checked often."""
     monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
     monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
-    monkeypatch.setattr(Listener, "pause", 0.05)
 
 
 class Databases(NamedTuple):
@@ -250,23 +248,3 @@ async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
             await until(lambda: backend.servers == promoted)
             both.second.bar(ALL)
             assert await both.becomes(ALICE, "alice")
-
-
-async def test_notifications_come_from_the_postgres_server_that_lookups_use(
-    databases: Databases, tmp_path: Path
-) -> None:
-    """Also when they are back at the first host, while the second one is still there."""
-    dsn = databases.dsn()
-    async with opened(PostgresBackend, tmp_path, *databases.ports, dsn=dsn, notify={}) as both:
-        backend, purged = both.guard.backend, list[object]()
-        backend.on_change(lambda *queries: purged.extend(queries))
-        await until(lambda: backend.revision is not None)
-        before = backend.revision
-        both.first.bar(ALL)
-        await until(lambda: backend.revision != before)
-        both.first.bar(())
-        assert await both.becomes(ALICE, "alice")
-        async with asyncio.timeout(LIMIT):
-            while ByNickname("alice") not in purged:
-                await asyncio.to_thread(databases.first.run, "NOTIFY idv_users, 'alice'")
-                await asyncio.sleep(0.05)
