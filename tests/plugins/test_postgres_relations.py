@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -194,20 +195,12 @@ async def test_table_that_is_filled_while_it_is_checked_is_accepted_by_the_next_
 ) -> None:
     """Otherwise it would have no users that the next table can be compared with."""
 
-    class Filled:
-        """A connection to a table that is filled after its first rows were read."""
-
-        async def fetch(self, *_: object) -> list[object]:
-            return []
-
-        async def fetchrow(self, *_: object) -> tuple[int, str, list[str], str]:
-            return 2, "public.users", [], "now"
-
-        async def fetchval(self, sql: str, *_: object) -> int:
-            return 1
-
+    # The table is filled after its first rows were read.
+    connection = mock.AsyncMock()
+    connection.fetch.return_value = []
+    connection.fetchrow.return_value = (2, "public.users", [], "now")
+    connection.fetchval.return_value = 1
     before = Relation(1, "public.users", ["alice"], "now")
-    connection: Any = Filled()
     with pytest.raises(Broken, match="was replaced by a table"):
         await resolve(connection, backend_of(database).options, before, lambda value: value)
 
