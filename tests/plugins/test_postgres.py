@@ -171,6 +171,11 @@ START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
             'there are: "nick", "card_number", "plan"'
         ),
     ),
+    "integer nickname": (
+        "CREATE TABLE users (nickname int, card_number text, plan text);",
+        {},
+        'the column "nickname" has the type integer, not text',
+    ),
     "domain over a number": (
         "CREATE DOMAIN d AS int; CREATE TABLE users (nickname text, card_number d, plan text);",
         {},

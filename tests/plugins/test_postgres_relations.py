@@ -205,6 +205,18 @@ async def test_table_that_is_filled_while_it_is_checked_is_accepted_by_the_next_
         await resolve(connection, backend_of(database).options, before, lambda value: value)
 
 
+async def test_table_with_one_of_three_old_users_does_not_replace_theirs(
+    database: Database,
+) -> None:
+    connection = mock.AsyncMock()
+    connection.fetch.return_value = [("carol",)]
+    connection.fetchrow.return_value = (2, "public.users", [], "now")
+    connection.fetchval.side_effect = [False, 1]  # whether it was renamed, and the users in it
+    before = Relation(1, "public.users", ["alice", "bob", "carol"], "now")
+    with pytest.raises(Broken, match="lacks most of the old users"):
+        await resolve(connection, backend_of(database).options, before, lambda value: value)
+
+
 async def test_database_that_is_exchanged_by_renaming_is_compared(database: Database) -> None:
     server, name, (end, *_) = database.server, database.name, DISCONNECT.split(" AND")
     database.close()
