@@ -63,7 +63,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         self._error: LookupFailed | None = Unavailable("the backend is not open")
         """The error of all lookups while the backend is down or closed."""
         self._is_suspect = asyncio.Event()
-        """Set if a lookup got no response, or a check failed. Then a probe is due."""
+        """Set if a lookup got no response, so a probe is due, and while the backend is down."""
         self._inspected = lookups.Lookups({})
         self._lookups: dict[type[Query], Callable[[str], Awaitable[Result]]] = {}
         self._checking: asyncio.Task[None] | None = None
@@ -299,4 +299,5 @@ class PostgresBackend(Backend[PostgresOptions]):
             _log.error(text, self.name, error.reason, self.retry_interval)
         error.counts_against_breaker = False
         self._error = error
+        self._is_suspect.set()
         self._database.pool.terminate()
