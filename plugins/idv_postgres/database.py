@@ -103,6 +103,8 @@ class Database:
         self.pool = Pool(self._connector.connect, options.pool.max)
         self._timeline = ""
         """The primary's WAL timeline at the last inspection. Each promotion begins a new one."""
+        self._rejected = ""
+        """The address of the last standby that `move` rejected because it was behind."""
         self._has_hung = False
         """Whether, since the last probe, a lookup was cancelled while it waited for a response."""
 
@@ -216,13 +218,14 @@ class Database:
         role = self.wanted_role
         if role is None:
             return
-        avoid = {address for address, _ in self.servers}
+        avoid = {self._rejected, *(address for address, _ in self.servers)}
         connector = self._new_connector(roles=(role,), avoid=avoid)
         with await connector.connect(self.executor.settings) as connection:
             # Do not move to a standby that is behind: lookups would immediately leave it again.
             if role != "primary" and not await self.follows(connection):
-                return  # the next attempt may choose another standby
-        self._connector.last = connection.address
+                self._rejected = connection.address
+                return
+        self._connector.last, self._rejected = connection.address, ""
         self.pool.replace()
         await self.fetch(NO_LOOKUP, "")
 

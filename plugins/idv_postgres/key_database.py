@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -258,6 +259,7 @@ class KeyDatabase:
             raise KeyStoreError(f"{self.name}: {reason}") from None
 
 
+@lru_cache(maxsize=64)
 def _numbered(sql: str) -> str:
     """Return a statement with ``$1``, ``$2`` and so on in place of each ``?``."""
     numbers = count(1)

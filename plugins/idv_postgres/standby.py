@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from math import inf
 from typing import Any, ClassVar, TypeAlias
 
@@ -33,6 +34,7 @@ _PAGE_SIZE, _PAGE_HEADERS = 8192, (24, 40)
 _Start: TypeAlias = "tuple[float, Mapping[object, tuple[float, int]]]"
 
 
+@lru_cache(maxsize=16)
 def with_state(sql: str, *, is_batch: bool) -> str:
     """Return SQL that adds a row with the standby's state to a lookup, or to a batch of lookups."""
     state = _STATE.format(place="NULL::bigint, " if is_batch else "")

@@ -64,19 +64,21 @@ async def leave_state(dsn: str) -> None:
         client.terminate()
 
 
+@pytest.mark.parametrize("when", ["before the start", "later"])
 async def test_what_another_client_leaves_in_a_session_changes_no_answer(
-    database: Database, pooled: str
+    database: Database, pooled: str, when: str
 ) -> None:
-    """Neither before the start nor later."""
     database.write(ALICE, BOB)
     database.run("DROP SCHEMA IF EXISTS other CASCADE; CREATE SCHEMA other")
     database.run("CREATE TABLE other.users (LIKE users); GRANT USAGE ON SCHEMA other TO idv")
+    if when == "before the start":
+        await leave_state(pooled)
     own = {"by_nickname": "SELECT * FROM users WHERE nickname = $1"}
     dsn = {"dsn": pooled, "prepared_statements": "false"}
     for options in (dsn, dsn | own):
-        await leave_state(pooled)
         async with serving(database, **options) as backend:
-            await leave_state(pooled)
+            if when == "later":
+                await leave_state(pooled)
             found = [await backend.find(ByNickname("alice")) for _ in range(8)]
             assert found == [ALICE] * 8
             assert await backend.find(ByNickname("carol")) is None
