@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from idv_postgres.availability import Availability, State
 from idv_postgres.batches import Batches, BatchFailed
 from idv_postgres.options import NOT_INSTALLED, PostgresOptions
 from tornado_idv import (
@@ -60,10 +61,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             raise StartError(f"backend {self.name}: {NOT_INSTALLED}") from None
         self._errors = errors
         self._database = database.Database(options)
-        self._error: LookupFailed | None = Unavailable("the backend is not open")
-        """The error of all lookups while the backend is down or closed."""
-        self._is_suspect = asyncio.Event()
-        """Set if a lookup got no response, so a probe is due, and while the backend is down."""
+        self._availability = Availability()
         self._inspected = lookups.Lookups({})
         self._lookups: dict[type[Query], Callable[[str], Awaitable[Result]]] = {}
         self._checking: asyncio.Task[None] | None = None
@@ -94,7 +92,8 @@ class PostgresBackend(Backend[PostgresOptions]):
     @property
     def problem(self) -> str | None:
         """The reason why lookups fail, or why "not found" from a standby is not trusted."""
-        return self._database.problem if self._error is None else self._error.reason
+        error = self._availability.error
+        return self._database.problem if error is None else error.reason
 
     @property
     def revision(self) -> str | None:
@@ -126,15 +125,15 @@ class PostgresBackend(Backend[PostgresOptions]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._error = Unavailable("the backend is closed")
+        self._availability.change(State.CLOSED, Unavailable("the backend is closed"))
         await self._database.pool.close()
 
     async def find(
         self, query: Query, steps: list[Step] | None = None
     ) -> User | BackendResult | None:
         """Query the database. If the table was replaced, validate the new one and query again."""
-        if self._error is not None:
-            raise self._error.copy()
+        if self._availability.error is not None:
+            raise self._availability.error.copy()
         inspected, lookup = self._inspected, self._lookups[type(query)]
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
         if steps is not None:
@@ -144,10 +143,10 @@ class PostgresBackend(Backend[PostgresOptions]):
             if not result.rows and result.origin not in inspected.servers:
                 raise self._errors.ReplacedError("the server has not been checked yet")  # noqa: TRY301 - caught below, as that of a lookup
         except asyncio.CancelledError:
-            self._is_suspect.set()
+            self._availability.change(State.SUSPECT)
             raise
         except self._errors.ReplacedError:
-            if self._inspected is inspected and self._error is None:
+            if self._inspected is inspected and self._availability.error is None:
                 await self._check_once()
                 if self._inspected is inspected:
                     raise
@@ -174,7 +173,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             is_timeout = self._errors.is_timeout(error)
             is_lost = self._errors.is_disconnect(error) or self._errors.is_full(error)
             if is_timeout or is_lost:
-                self._is_suspect.set()
+                self._availability.change(State.SUSPECT)
             # In a batch, one value may be slow or bad. A lost connection fails all values.
             if isinstance(value, list) and (is_timeout or not is_lost):
                 raise BatchFailed from None
@@ -189,8 +188,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         except Exception as error:  # noqa: BLE001 - each is mapped
             raise self._errors.to_lookup_failed(error, with_message=True) from None
         self._use(lookups)
-        self._error = None
-        self._is_suspect.clear()
+        self._availability.change(State.CONNECTED)
         for warning in lookups.warnings:
             _log.warning("backend %s: %s", self.name, warning)
 
@@ -213,7 +211,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             async with asyncio.timeout(_START_TIMEOUT):
                 lookups = await self._database.inspect(in_order=in_order)
         except Exception as error:  # noqa: BLE001 - each is mapped
-            self._is_suspect.set()
+            self._availability.change(State.SUSPECT)
             if not self._errors.is_timeout(error):  # after a timeout, the table may only be locked
                 self._on_failed_probe(error)
             raise self._errors.to_lookup_failed(error, with_message=True) from None
@@ -230,11 +228,11 @@ class PostgresBackend(Backend[PostgresOptions]):
     async def _monitor(self) -> None:
         """While connected, probe the server or check the table. While down, connect again."""
         while True:
-            if self._error is None:
+            if self._availability.state is not State.DOWN:
                 with suppress(LookupFailed):
                     await self._watch()
             await asyncio.sleep(self.retry_interval)
-            if self._error is not None:
+            if self._availability.state is State.DOWN:
                 try:
                     await self._connect()
                 except LookupFailed as error:
@@ -247,15 +245,15 @@ class PostgresBackend(Backend[PostgresOptions]):
         """Probe the server after a failed lookup. Otherwise check the table at intervals."""
         try:
             async with asyncio.timeout(self.check_interval):
-                await self._is_suspect.wait()
+                await self._availability.is_disturbed.wait()
         except TimeoutError:
             await self._check(in_order=True)
             self.notify_available(verified=True)
             return
-        if self._error is not None:
+        if self._availability.state is not State.SUSPECT:
             return
-        # The event is cleared before the probe: a lookup that fails meanwhile needs another probe.
-        self._is_suspect.clear()
+        # The state changes before the probe: a lookup that fails meanwhile needs another probe.
+        self._availability.change(State.CONNECTED)
         try:
             await self._database.probe()
         except Exception as error:  # noqa: BLE001 - each is mapped
@@ -271,7 +269,7 @@ class PostgresBackend(Backend[PostgresOptions]):
                 async with asyncio.timeout(self.options.timeout):
                     await self._database.observe()
             except Exception:  # noqa: BLE001 - the probe reports it
-                self._is_suspect.set()
+                self._availability.change(State.SUSPECT)
             servers, is_wanted = self.servers or before, self._database.wanted_role is None
             if servers != before and (before or not is_wanted):
                 used = ", ".join(f"{address} ({role})" for address, role in servers)
@@ -294,10 +292,10 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     def _mark_down(self, error: LookupFailed) -> None:
         """Make all lookups fail with this error until an attempt to connect succeeds."""
-        if self._error is None or error.reason != self._error.reason:
+        before = self._availability.error
+        if before is None or error.reason != before.reason:
             text = "backend %s: %s; trying again every %g s"
             _log.error(text, self.name, error.reason, self.retry_interval)
         error.counts_against_breaker = False
-        self._error = error
-        self._is_suspect.set()
+        self._availability.change(State.DOWN, error)
         self._database.pool.terminate()
