@@ -145,16 +145,10 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
 
 
 BAD_OPTIONS: dict[str, dict[str, Any]] = {
-    "no dsn": {"dsn": None},
     "keywords": {"dsn": f"host=db.example password={PASSWORD}"},
-    "TLS": {"dsn": f"postgresql://u:{PASSWORD}@h/x?sslmode=on"},
-    "empty table": {"table": ""},
     "three names": {"table": "a.b.c"},
     "table and query": {"table": "users", "by_card": "SELECT 1"},
-    "empty pool": {"pool": {"max": "0"}},
     "pool": {"pool": {"min": "3", "max": "2"}},
-    "column": {"columns": {"nick": "login"}},
-    "option": {"tables": "users"},
     "notifications through a pooler": {"prepared_statements": "false", "notify": {}},
 }
 
@@ -163,16 +157,12 @@ BAD_OPTIONS: dict[str, dict[str, Any]] = {
 def test_invalid_options_are_rejected_without_the_password(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    options = {"dsn": NOBODY_LISTENS, **options}
-    if options["dsn"] is None:
-        del options["dsn"]
     with pytest.raises(ValidationError) as caught:
-        make_backend(PostgresBackend, tmp_path, **options)
+        make_backend(PostgresBackend, tmp_path, **{"dsn": NOBODY_LISTENS, **options})
     assert PASSWORD not in str(caught.value)
 
 
 START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "no table": ("", {}, 'there is no table "users"'),
     "another column": (
         "CREATE TABLE users (nick text, card_number text, plan text);",
         {},
@@ -181,16 +171,15 @@ START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
             'there are: "nick", "card_number", "plan"'
         ),
     ),
-    "no such profile_url": (USERS, {"columns": {"profile_url": "page"}}, 'no column "page"'),
-    "integer card": (
-        "CREATE TABLE users (nickname text, card_number bigint, plan text);",
+    "integer nickname": (
+        "CREATE TABLE users (nickname int, card_number text, plan text);",
         {},
-        'the column "card_number" has the type bigint, not text; numbers lose leading zeros',
+        'the column "nickname" has the type integer, not text',
     ),
     "domain over a number": (
         "CREATE DOMAIN d AS int; CREATE TABLE users (nickname text, card_number d, plan text);",
         {},
-        'the column "card_number" has the type integer',
+        'the column "card_number" has the type integer, not text; numbers lose leading zeros',
     ),
     "plan of JSON": (
         "CREATE TABLE users (nickname text, card_number text, plan jsonb);",
@@ -216,6 +205,15 @@ START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"prepared_statements": "false"},
         'query would be affected by row-level security policy for table "people"',
     ),
+    "view that casts a value, which the text of the error has": (
+        (
+            "CREATE TABLE people (nickname text, card_number text, plan text);"
+            "INSERT INTO people VALUES ('a', '4000-1234', '');"
+            "CREATE VIEW users AS SELECT * FROM people WHERE card_number::bigint > 0"
+        ),
+        {},
+        "the query failed with InvalidTextRepresentationError (SQLSTATE 22P02)",
+    ),
     "query that is no SQL": ("", {"by_card": "SELEKT $1"}, 'syntax error at or near "SELEKT"'),
     "query for a number": (
         "CREATE TABLE users (id int);",
@@ -223,8 +221,8 @@ START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
         "by_card: must have one parameter, $1, of type text; write $1::text",
     ),
     "query without a column": (
-        USERS,
-        {"by_nickname": "SELECT nickname, plan FROM users WHERE nickname = $1"},
+        "",
+        {"by_nickname": "SELECT 'a' AS nickname, 'x' AS plan WHERE $1 = 'a'"},
         "by_nickname: must return the columns card_number, too",
     ),
     "query of a number": (
@@ -246,6 +244,7 @@ async def test_a_database_that_does_not_fit_stops_the_start(
         await backend_of(database, **options).open()
     assert str(caught.value).startswith("backend tested: ")
     assert message in str(caught.value)
+    assert "4000" not in str(caught.value)
     await until(lambda: not database.connections())
 
 
@@ -316,29 +315,6 @@ async def test_the_start_warns_of_slow_lookups_and_missing_unique_indexes(
         assert any(warning in line for line in logged)
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        ("('alice', '4000', NULL, NULL)", "plan"),
-        ("('alice', '4000', '', NULL)", "plan"),
-        ("('alice', NULL, 'Free', NULL)", "card number"),
-        ("('alice', '4000', 'Free', '')", "profile URL"),
-        ("('alice', '4000', 'Free', NULL), ('alice', '4001', 'Free', NULL)", "two rows"),
-    ],
-    ids=["plan NULL", "plan empty", "card NULL", "URL empty", "twice"],
-)
-async def test_an_invalid_row_is_broken(database: Database, row: str, reason: str) -> None:
-    database.clear(
-        "CREATE TABLE users (nickname text, card_number text, plan text, profile_url text);"
-        f"INSERT INTO users VALUES {row}"
-    )
-    async with serving(database) as backend:
-        with pytest.raises(Broken, match=reason) as caught:
-            await backend.find(ByNickname("alice"))
-        assert "alice" not in repr(caught.value)
-        assert caught.value.__cause__ is None
-
-
 async def test_statement_and_rows_are_explained(database: Database) -> None:
     database.write(ALICE, User("", "77", "carol"))
     async with serving(database) as backend:
@@ -363,45 +339,18 @@ async def test_statement_and_rows_are_explained(database: Database) -> None:
 
 
 async def test_a_user_whose_nickname_is_stored_with_an_at_sign_is_broken_and_not_unknown(
-    database: Database, caplog: pytest.LogCaptureFixture
+    database: Database,
 ) -> None:
-    """A process that is started after such a row was added serves the other users."""
-    database.write(ALICE, User("Pro", "78", "@alice"), User("Free", "77", "@carol"))
-    async with serving(database) as backend:
-        assert await backend.find(ByNickname("alice")) == ALICE
-        assert await backend.find(ByNickname("dave")) is None
-        with pytest.raises(Broken, match="is stored with a leading @") as caught:
-            await backend.find(ByNickname("carol"))
-    repair = (
-        'UPDATE "users" SET "nickname" = substr("nickname", 2) '
-        'WHERE "nickname" COLLATE "C" LIKE \'@%\''
-    )
-    (warning,) = [each for each in caplog.records if each.levelno == logging.WARNING]
-    assert warning.getMessage().endswith(repair)
-    assert "carol" not in caplog.text + repr(caught.value)
-
-
-async def test_a_leading_at_sign_is_noticed_anywhere_in_the_table(database: Database) -> None:
-    """Alone and in a batch. The warning of the start comes from a sample of rows."""
-    database.write(*(User("Free", f"{each}", f"user{each}") for each in range(150)))
+    """Alone, in a batch and beside a user without it. The other users are served."""
+    database.write(ALICE, User("Pro", "78", "@alice"))
     async with serving(database) as backend:
         database.run("INSERT INTO users VALUES ('@carol', '777', 'Free')")
-        lookups = [outcome(backend, ByNickname(each)) for each in ("carol", "user7", "dave")]
+        lookups = [outcome(backend, ByNickname(each)) for each in ("carol", "alice", "dave")]
         broken, *others = await asyncio.gather(*lookups)
         assert broken == "broken: the nickname of a row is stored with a leading @"
         assert others == ["found", "not found"]
         assert await outcome(backend, ByNickname("carol")) == broken
         assert await outcome(backend, ByCard("777")) == broken
-
-
-async def test_value_in_a_message_of_the_server_is_not_repeated(database: Database) -> None:
-    """A view may cast a column. The text of the failed cast has the value."""
-    people = USERS.replace("users", "people") + "INSERT INTO people VALUES ('a', '4000-1234', '');"
-    where = "card_number::bigint > 0"
-    database.clear(f"{people} CREATE VIEW users AS SELECT * FROM people WHERE {where}")
-    with pytest.raises(StartError, match="InvalidTextRepresentationError") as caught:
-        await backend_of(database).open()
-    assert "4000" not in str(caught.value)
 
 
 async def test_only_the_queries_that_are_configured_are_served(database: Database) -> None:
@@ -414,8 +363,6 @@ async def test_only_the_queries_that_are_configured_are_served(database: Databas
 
 FOLDED = {
     "text": ("nickname text, card_number text UNIQUE", "(lower(nickname))"),
-    "varchar": ("nickname varchar(64), card_number text UNIQUE", "(lower(nickname))"),
-    "char": ("nickname char(64), card_number text UNIQUE", "(lower(nickname))"),
     "C collation": ('nickname text COLLATE "C", card_number text UNIQUE', "(lower(nickname))"),
     "citext": ("nickname citext, card_number text UNIQUE", "(nickname)"),
     "Turkish": (

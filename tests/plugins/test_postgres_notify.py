@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -32,21 +32,8 @@ def write_config(folder: Path, database: Database, more: str = "") -> Path:
     return path
 
 
-class Changes:
-    def __init__(self) -> None:
-        self.calls: list[set[Query]] = []
-        self._changed = asyncio.Event()
-
-    def __call__(self, *queries: Query) -> None:
-        self.calls.append(set(queries))
-        self._changed.set()
-
-    async def next(self) -> set[Query]:
-        async with asyncio.timeout(10):
-            while not self.calls:
-                self._changed.clear()
-                await self._changed.wait()
-        return self.calls.pop(0)
+Changes: TypeAlias = "asyncio.Queue[set[Query]]"
+"""The queries of each purge. An empty set is a purge of everything."""
 
 
 @pytest.fixture
@@ -57,12 +44,12 @@ def listening(database: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[.
     monkeypatch.setattr(Listener, "pause", 0.05)
 
     @asynccontextmanager
-    async def run(case: str = "preserve", **notify: str) -> AsyncIterator[Changes]:
-        backend = backend_of(database, case, notify=notify)
-        changes = Changes()
-        backend.on_change(changes)
+    async def run() -> AsyncIterator[Changes]:
+        backend = backend_of(database, notify={})
+        changes: Changes = asyncio.Queue()
+        backend.on_change(lambda *queries: changes.put_nowait({*queries}))
         async with open_backends([backend]):
-            assert await changes.next() == set()
+            assert await changes.get() == set()
             yield changes
 
     return run
@@ -127,13 +114,8 @@ def test_init_makes_all_triggers_of_a_table_with_a_long_name(
             [],
             "create the tables of your queries yourself",
         ),
-        (
-            "kind: postgres, dsn: 'postgresql://127.0.0.1:1/x'",
-            ["--apply"],
-            "backend a: the server cannot be reached",
-        ),
     ],
-    ids=["another kind", "another name", "two", "queries", "down"],
+    ids=["another kind", "another name", "two", "queries"],
 )
 def test_init_says_why_it_cannot_make_the_table(
     tmp_path: Path, invoke: Invoke, backend: str, arguments: list[str], message: str
@@ -194,17 +176,10 @@ async def test_each_change_is_reported_for_the_users_it_is_about(
             )
             database.run("UPDATE users SET plan = plan WHERE false")
             database.run(sql)
-            assert await changes.next() == expected, name
+            assert await changes.get() == expected, name
             if "TRUNCATE" in sql:
-                assert await changes.next() == set()  # the file is another one
-    assert changes.calls == []
-
-
-async def test_folded_nickname_is_purged_in_folded_form(database: Database, listening: Any) -> None:
-    database.write()
-    async with listening("fold", channel="Other; channel") as changes:
-        database.run("""NOTIFY "Other; channel", 'ALIce'""")
-        assert await changes.next() == {ByNickname("alice")}
+                assert await changes.get() == set()  # the file is another one
+    assert changes.empty()
 
 
 PARTITIONED = """
@@ -219,19 +194,14 @@ UNSEEN: dict[str, tuple[str, list[str]]] = {
         PARTITIONED,
         [
             "DELETE FROM pro WHERE nickname = 'bob'",
-            "INSERT INTO pro VALUES ('carol', '3', 'Pro')",
             (
                 "SET session_replication_role = replica; UPDATE free SET card_number = '7';"
                 "RESET session_replication_role"
             ),
             "TRUNCATE free",
-            "UPDATE users SET plan = 'Free' WHERE nickname = 'carol'",
             "ALTER TABLE users DETACH PARTITION pro",
             "CREATE TABLE best PARTITION OF users FOR VALUES IN ('Best')",
             "INSERT INTO best VALUES ('dave', '4', 'Best')",
-            "ALTER TABLE users ATTACH PARTITION pro FOR VALUES IN ('Pro')",
-            "DROP TABLE best",
-            "TRUNCATE users",
         ],
     ),
     "another table": (
@@ -243,9 +213,8 @@ UNSEEN: dict[str, tuple[str, list[str]]] = {
                 "BEGIN; ALTER TABLE users RENAME TO users_old;"
                 "ALTER TABLE users_new RENAME TO users; COMMIT"
             ),
-            "TRUNCATE users",
             "CREATE TABLE more () INHERITS (users)",
-            "INSERT INTO users VALUES ('alice', '1', 'Free'); VACUUM FULL users",
+            "VACUUM FULL users",
         ],
     ),
     "a view": (
@@ -268,14 +237,15 @@ async def test_everything_is_purged_after_changes_past_the_triggers_of_the_table
     async with listening() as changes:
         for statement in statements:
             await asyncio.sleep(0.05)
-            changes.calls.clear()
+            while not changes.empty():
+                changes.get_nowait()
             await asyncio.to_thread(database.run, statement)
             async with asyncio.timeout(10):
-                while await changes.next():
+                while await changes.get():
                     pass
 
 
-@pytest.mark.parametrize("key", ["LIST (plan)", "LIST (nickname)", "RANGE ((lower(nickname)))"])
+@pytest.mark.parametrize("key", ["LIST (nickname)", "RANGE ((lower(nickname)))"])
 async def test_init_makes_what_a_partition_key_allows(
     database: Database, apply_init: Callable[[], Any], caplog: pytest.LogCaptureFixture, key: str
 ) -> None:

@@ -31,13 +31,10 @@ DSNS: dict[str, tuple[list[str], str]] = {
     ),
 }
 NO_DSNS = (
-    *("h", "//h", "postgresql:/h", "postgresql:h", "mysql://h", "postgresql+x://h", " postgresql://h"),
-    *("postgresql://u:p", "postgresql://h:p/x", "postgresql://h:123456/x", "postgresql://h,k:p/x"),
-    *("postgresql://u:p@k@h/x", "postgresql://u:p/q@h/x", "postgresql://u:p?q@h/x"),
-    *("postgresql://u:1/q@h/x", "postgresql://u:1?q=1@h/x", "postgresql://u:p#q@h/x"),
-    *("postgresql://u:p[q@h/x", "postgresql://u:p]q@h/x", "postgresql://u:p@h/x#", "postgresql://[h"),
-    *("postgresql://u:p@k?q=1@h/x", "postgresql://u:p@k/q@h/x", "postgresql://h?p", "postgresql://[[]"),
-    *("postgresql://u:p@h,\u2100/x", "postgresql://u:p[::1]q@h/x", "postgresql://h?sslmode=require#p"),
+    *("h", "postgresql:h", "mysql://h", " postgresql://h", "postgresql://h:p/x", "postgresql://h:123456/x"),
+    *("postgresql://h,k:p/x", "postgresql://u:p@k@h/x", "postgresql://u:p/q@h/x", "postgresql://u:p?q@h/x"),
+    *("postgresql://u:p#q@h/x", "postgresql://u:p[q@h/x", "postgresql://u:p@h/x#", "postgresql://[h"),
+    *("postgresql://u:p@k?q=1@h/x", "postgresql://h?p", "postgresql://[[]", "postgresql://u:p@h,\u2100/x"),
     *("postgresql://h/x?sslmode=on", "postgresql://h/x?target_session_attrs=master"),
 )  # fmt: skip
 
@@ -58,11 +55,11 @@ def test_anything_else_is_no_uri_of_postgresql(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("redis://h", "rediss://h:1", "redis://:p@h/0", "redis://u:p:q@h:65535/15", "redis://h/"),
+        *("rediss://h:1", "redis://u:p:q@h:65535/15", "redis://h/", "redis://u:!$&'()*+,;=~ é@h"),
         *("redis://u:%2F%40@[::1]:6379/0?socket_timeout=1", "redis://h?password=a/b?c"),
-        *("unix:///run/redis", "unix://u:p@/run/redis?db=1", "redis://u:!$&'()*+,;=~ é@h.example"),
+        *("unix:///run/redis", "unix://u:p@/run/redis?db=1"),
     ],
-)
+)  # fmt: skip
 def test_url_of_redis_is_accepted(text: str) -> None:
     check_url(SecretStr(text))
 
@@ -70,12 +67,10 @@ def test_url_of_redis_is_accepted(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("h", "//h", "redis:/h", "http://h", "REDIS://h", "redis://", "redis://:p@", "redis:///0"),
-        *("redis://u:p", "redis://h:p/0", "redis://h:0", "redis://h:65536", "redis://h/x"),
-        *("redis://u:p@k@h", "redis://u:p/q@h", "redis://u:1/q@h", "redis://u:1/2@h"),
-        *("redis://u:p?q@h", "redis://u:1?q@h", "redis://u:p#q@h", "redis://h/0#", "redis://h/0@k"),
-        *("redis://u:p[q@h", "redis://u:p]q@h", "redis://[h", "unix://", "unix://h", "unix://p/q@/r"),
-        *("unix:///a@b", "unix:///a#b", "redis://h?p=q@k"),
+        *("h", "http://h", "REDIS://h", "redis://", "redis:///0", "redis://h:p/0", "redis://h:65536"),
+        *("redis://h/x", "redis://u:p@k@h", "redis://u:1/2@h", "redis://u:1?q@h", "redis://u:p#q@h"),
+        *("redis://h/0@k", "redis://u:p[q@h", "redis://[h", "unix://", "unix://p/q@/r", "unix:///a@b"),
+        *("unix:///a#b", "redis://h?p=q@k"),
     ],
 )  # fmt: skip
 def test_anything_else_is_no_url_of_redis(text: str) -> None:

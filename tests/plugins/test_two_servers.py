@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from idv_postgres.backend import PostgresBackend
 from support.databases.ldap_server import OPTIONS, LdapServer, person
 from support.databases.ldap_server import require as require_slapd
+from support.databases.postgres_backends import serving
 from support.databases.postgres_cluster import running_cluster
 from support.databases.postgres_server import (
     Database,
@@ -100,14 +102,11 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int,
         yield ports[0], ports[1]
 
 
-@pytest.fixture
-def kind(monkeypatch: pytest.MonkeyPatch) -> type[Backend[Any]]:
-    """The PostgreSQL backend, which checks its servers often."""
-    from idv_postgres.backend import PostgresBackend  # noqa: PLC0415 - as the server
-
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers are checked often."""
     monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
     monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
-    return PostgresBackend
 
 
 class Databases(NamedTuple):
@@ -170,26 +169,25 @@ async def test_ldap_searches_go_to_the_first_server_that_has_a_connection(
 
 
 async def test_postgres_server_without_the_canary_is_not_believed(
-    databases: Databases, tmp_path: Path, kind: type[Backend[Any]]
+    databases: Databases, tmp_path: Path
 ) -> None:
     dsn = databases.dsn(more=PRIMARY)
-    async with opened(kind, tmp_path, *databases.ports, dsn=dsn) as both:
+    async with opened(PostgresBackend, tmp_path, *databases.ports, dsn=dsn) as both:
         await both.check_second_is_not_believed()
 
 
 @pytest.mark.parametrize("has_one_address", [False, True])
 async def test_postgres_server_without_the_users_is_not_believed_without_a_canary(
-    databases: Databases, kind: Any, monkeypatch: pytest.MonkeyPatch, *, has_one_address: bool
+    databases: Databases, monkeypatch: pytest.MonkeyPatch, *, has_one_address: bool
 ) -> None:
     """Its table has the same oid, as in a restored backup, also before the next regular check."""
-    monkeypatch.setattr(kind, "check_interval", 1000.0)
+    monkeypatch.setattr(PostgresBackend, "check_interval", 1000.0)
     database, copy = databases
     emptied = Database(copy, database.name)
     emptied.run("CREATE TABLE kept AS TABLE users; DELETE FROM users")
     async with relaying(database.server.port) as first:
         hosts = f"127.0.0.1:{first.port}" + f",127.0.0.1:{copy.port}" * (not has_one_address)
-        given = {"name": "two", "kind": "postgres", "dsn": databases.dsn(hosts), "timeout": "5s"}
-        async with open_backends([kind(kind.options_type.model_validate(given))]) as (backend,):
+        async with serving(database, dsn=databases.dsn(hosts)) as backend:
             assert await outcome(backend) == "found"
             assert await outcome(backend, ByNickname("nobody")) == "not found"
             if has_one_address:
@@ -210,10 +208,12 @@ async def test_postgres_server_without_the_users_is_not_believed_without_a_canar
 
 
 async def test_postgres_servers_behind_one_address_are_distinguished(
-    databases: Databases, tmp_path: Path, kind: type[Backend[Any]]
+    databases: Databases, tmp_path: Path
 ) -> None:
     """A balancer leads to another server, which does not find the canary."""
-    async with opened(kind, tmp_path, *databases.ports, dsn=databases.dsn("FIRST")) as both:
+    async with opened(
+        PostgresBackend, tmp_path, *databases.ports, dsn=databases.dsn("FIRST")
+    ) as both:
         assert await both.find("nobody") is None
         both.first.target = databases.copy.port
         both.first.cut()
@@ -221,7 +221,7 @@ async def test_postgres_servers_behind_one_address_are_distinguished(
 
 
 async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
-    tmp_path: Path, kind: type[Backend[Any]]
+    tmp_path: Path,
 ) -> None:
     """It lacks what was written since; but it is used while the new one cannot be reached."""
     with running_cluster() as cluster:
@@ -232,7 +232,7 @@ async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
         cluster.wait_for_replay()
         servers = Databases(database, new)
         dsn = servers.dsn(more=PRIMARY)
-        async with opened(kind, tmp_path, *servers.ports, dsn=dsn) as both:
+        async with opened(PostgresBackend, tmp_path, *servers.ports, dsn=dsn) as both:
             backend = both.guard.backend
             assert await both.find("alice") == ALICE
             both.first.bar(ALL)
@@ -248,26 +248,3 @@ async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
             await until(lambda: backend.servers == promoted)
             both.second.bar(ALL)
             assert await both.becomes(ALICE, "alice")
-
-
-async def test_notifications_come_from_the_postgres_server_that_lookups_use(
-    databases: Databases, tmp_path: Path, kind: type[Backend[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when they are back at the first host, while the second one is still there."""
-    from idv_postgres.listener import Listener  # noqa: PLC0415
-
-    monkeypatch.setattr(Listener, "pause", 0.05)
-    dsn = databases.dsn()
-    async with opened(kind, tmp_path, *databases.ports, dsn=dsn, notify={}) as both:
-        backend, purged = both.guard.backend, list[object]()
-        backend.on_change(lambda *queries: purged.extend(queries))
-        await until(lambda: backend.revision is not None)
-        before = backend.revision
-        both.first.bar(ALL)
-        await until(lambda: backend.revision != before)
-        both.first.bar(())
-        assert await both.becomes(ALICE, "alice")
-        async with asyncio.timeout(LIMIT):
-            while ByNickname("alice") not in purged:
-                await asyncio.to_thread(databases.first.run, "NOTIFY idv_users, 'alice'")
-                await asyncio.sleep(0.05)

@@ -13,7 +13,6 @@ import sqlite3
 import termios
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -75,54 +74,41 @@ def test_import_reports_what_it_changed(users: Users, source: Source, path: Path
     assert json.loads(users("count", "--from", "people", "--json").stdout)["users"] == 1
 
 
-REJECTED = {
-    "nickname": ("bad nick,1,Free,", "nickname: contains blanks"),
-    "card": ("carl,12x,Free,", "card_number: not in a valid format"),
-    "long card": (f"carl,{'1' * 33},Free,", "card_number: not in a valid format"),
-    "plan": ("carl,1, ,", "plan: empty"),
-    "NUL": ("carl,1,a\0b,", "plan: not 1 to 256 characters without control"),
-    "line separator": ("carl,1,a\u2028b,", "plan: not 1 to 256 characters without control"),
-    "delete": ("carl,1,Free,https://x/\x7f", "profile_url: not an http:// or https:// URL"),
-    "open quote": ('"carl,1,Free,', "not CSV: a quote is not closed on its line"),
-    "open quote at the end": ('carl,1,Free,"', "not CSV: a quote is not closed on its line"),
-    "text after a quote": ('"carl"x,1,Free,', "not CSV: a quote is not closed on its line"),
-    "not UTF-8": ("carl,1,a\udcffb,", "plan: not UTF-8; if the list has another encoding, add"),
-    "address": ("carl,1,Free,ftp://x", "profile_url: not an http:// or https:// URL"),
-    "address with a blank": ("carl,1,Free,https://x/a b", "profile_url: not an http:// or"),
-    "address that is not UTF-8": ("carl,1,Free,https://x/\udcff", "profile_url: not an http:// or"),
-    "two @": ("@@carl,1,Free,", "nickname: not in a valid format"),
-    "few fields": ("carl,1,Free", "3 fields instead of 4"),
-    "same nickname": ("@alice,1,Free,", "the nickname is also that of line 2"),
-    "same card": (f"dora,{ALICE.card_number},Free,", "the card number is also that of line 2"),
-}
-VALID_ROWS = 250
+REJECTED = [
+    ("bad nick,1,Free,", "nickname: contains blanks"),
+    ("@@carl,1,Free,", "nickname: not in a valid format"),
+    ("carl,12x,Free,", "card_number: not in a valid format"),
+    ("carl,1, ,", "plan: empty"),
+    ("carl,1,a\0b,", "plan: not 1 to 256 characters without control"),
+    ("carl,1,a\udcffb,", "plan: not UTF-8; if the list has another encoding, add"),
+    ("carl,1,Free,ftp://x", "profile_url: not an http:// or https:// URL"),
+    ("carl,1,Free,https://x/\udcff", "profile_url: not an http:// or"),
+    ('"carl,1,Free,', "not CSV: a quote is not closed on its line"),
+    ('carl,1,Free,"', "not CSV: a quote is not closed on its line"),
+    ('"carl"x,1,Free,', "not CSV: a quote is not closed on its line"),
+    ("carl,1,Free", "3 fields instead of 4"),
+    ("@alice,1,Free,", "the nickname is also that of line 2"),
+    (f"dora,{ALICE.card_number},Free,", "the card number is also that of line 2"),
+]
 
 
 def test_each_wrong_row_is_rejected_with_its_line(users: Users, source: Source) -> None:
-    """Among valid rows, which are validated together."""
-    made = [*generated_users(VALID_ROWS * len(REJECTED), seed=1)]
-    plans = sorted((count, plan) for plan, count in Counter(each.plan for each in made).items())
-    valid = [f"{each.nickname},{each.card_number},{each.plan},\n" for each in made]
-    text = "".join(
-        "".join([*valid[index :: len(REJECTED)], f"{row}\n"])
-        for index, (row, _) in enumerate(REJECTED.values())
-    )
-    csv = source(HEADER + ALICE_ROW + text)
+    """After more valid rows than are read together."""
+    valid = [*generated_users(250, seed=1)]
+    csv = source(lines(ALICE, *valid) + "\n".join(row for row, _ in REJECTED) + f"\n{BOB_ROW}")
     done = users("import", csv, "--to", "people")
     assert (done.exit_code, done.stdout) == (0, "")
-    rejected = Path(f"{csv}.rejected")
-    assert done.stderr == (
-        f"Imported {len(valid):,} users into people: {len(valid):,} added, 0 updated, "
-        f"0 removed.\nRejected {1 + len(REJECTED)} rows; see {rejected}.\n"
-        f"{1 + len(REJECTED)} users of the list "
-        f'(lines {", ".join(map(str, range(2, 4521, 251)))}) are "not found".\n'
-        f"Plans: {', '.join(f'{plan} {count:,}' for count, plan in plans)}.\n"
+    rejected, count = Path(f"{csv}.rejected"), 1 + len(REJECTED)
+    numbers = ", ".join(map(str, range(253, 252 + count)))
+    assert done.stderr.startswith(
+        "Imported 251 users into people: 251 added, 0 updated, 0 removed.\n"
+        f"Rejected {count} rows; see {rejected}.\n"
+        f'{count} users of the list (lines 2, {numbers}) are "not found".\nPlans: '
     )
-    reasons = rejected.read_text().splitlines()
-    assert len(reasons) == 1 + len(REJECTED)
-    for number, (_, reason) in enumerate(REJECTED.values(), start=1):
-        start_of_line = f"{csv}:{2 + number * (VALID_ROWS + 1)}: {reason}"
-        assert sum(each.startswith(start_of_line) for each in reasons) == 1
+    first, *reasons = rejected.read_text().splitlines()
+    assert first.startswith(f"{csv}:2: the nickname is also that of line ")
+    for line, (reason, (_, expected)) in enumerate(zip(reasons, REJECTED, strict=True), start=253):
+        assert reason.startswith(f"{csv}:{line}: {expected}")
     assert not any(text in rejected.read_text() for text in ("carl", "alice", ALICE.card_number))
     assert users("import", source(HEADER + BOB_ROW), "--to", "people").exit_code == 0
     assert not rejected.exists()
@@ -153,22 +139,16 @@ REMOVED = "users would be removed, more than 2%; list them with --dry-run; if th
         (198, [BAD, WORSE], "--max-rejected 1", "2 of 200 rows are rejected, more than 1; first"),
         (197, [BAD, WORSE, WORST], "", "3 users of the list (lines 199, 200, 201) would be"),
         (8, [*NEW, SPOILED, TORN], "", "2 of 110 rows are rejected, more than 1%; first error: "),
-        (198, [user(1), BAD], "--expect-rows 200", "1 user of the list (line 201) would be"),
         (99, [BAD], "--max-rejected 0.9%", "1 of 100 rows are rejected, more than 0.9%"),
-        (99, [BAD], "--max-rejected 1.0%", 99),
         (9, [*NEW, SPOILED], "--max-rejected 0", "1 of 110 rows are rejected, more than 0; first"),
         (99, [BAD], "--expect-rows 99", "has 100 rows, and not the 99 of --expect-rows; nothing"),
         (0, [], ANY, "has no valid user; nothing was changed"),
         (0, [BAD], ANY, "has no valid user; first error: line 2: card_number: not in a valid"),
         (0, [TAKEN], f"{ANY} --merge", "has no valid user; first error: line 2: the card number"),
         (7, NEW, "", f"3 of 10 {REMOVED} --max-removed 30%"),
-        (0, NEW, "", f"10 of 10 {REMOVED} --max-removed 100%"),
-        (8, [], "", f"2 of 10 {REMOVED} --max-removed 20%"),
-        (8, [], "--max-removed 20%", 8),
         (9, [], "--max-removed 0%", "1 of 10 users would be removed, more than 0%"),
         (9, [], "--expect-rows 9", 9),
         (1, [], "--merge", 10),
-        (1, [], "--max-removed 100%", 1),
     ],
 )
 def test_list_that_looks_wrong_is_refused(
@@ -199,9 +179,6 @@ def test_list_that_looks_wrong_is_refused(
 
 OF_STORED = [
     "user0,0, ,",
-    "user0,4.0E+15,Free,",
-    "@user0,'0,Free,",
-    "user\udcff,0,Free,",
     "us er0,,Free,",
     ",0,Free,",
     "user0,0,Free",
@@ -210,11 +187,6 @@ OF_STORED = [
 ]
 OF_OTHERS = [
     "carl,9001, ,",
-    "carl,4.0E+15,Free,",
-    "carl,,Free,",
-    "@carl,'9001,Free,",
-    "ca\udcffrl,9001,Free,",
-    "ca\udcffrl,4.0E+15,Free,",
     ",9001,Free,",
     "carl,0, ,",
     "user0,9001, ,",
@@ -223,15 +195,22 @@ OF_OTHERS = [
     "carl,0,user1",
     "user0",
     '"carl,9001,user1,',
-    "carl,9001,Free,\ncarl,9001,Pro,",
-    "carl,9001,Free,\nuser0,9001,Free,",
     "carl,0,Free,\nuser0,0,Free,",
     f"{user(1).nickname},9001,Free,\nuser0,9001,Free,",
 ]
 
 
-@pytest.mark.parametrize("mode", [(), ("--merge",), ("--dry-run",)], ids=str)
-@pytest.mark.parametrize("rows", [*OF_STORED, *OF_OTHERS])
+@pytest.mark.parametrize(
+    ("rows", "mode"),
+    [
+        *((rows, ()) for rows in [*OF_STORED, *OF_OTHERS]),
+        *(
+            (rows[0], (mode,))
+            for rows in (OF_STORED, OF_OTHERS)
+            for mode in ("--merge", "--dry-run")
+        ),
+    ],
+)
 def test_list_that_names_who_would_not_be_found_is_refused(
     users: Users, source: Source, path: Path, rows: str, mode: tuple[str, ...]
 ) -> None:
@@ -326,30 +305,14 @@ def test_users_whose_rows_are_rejected_are_kept_and_counted(
     assert said in done.stderr
 
 
-def test_rejected_row_with_the_card_number_of_another_user_of_the_list_may_be_any_user(
-    users: Users, source: Source, path: Path
-) -> None:
-    """Two users have exchanged their cards, and the row of one has a wrong byte in the nickname."""
-    sqlite_databases.write(path, ALICE, BOB)
-    rows = f"alice,{BOB.card_number},Pro,\nb\udcffob,{ALICE.card_number},Free,\ncarl,77,Free,\n"
-    done = users("import", source(HEADER + rows), "--to", "people", "--max-rejected", "70%")
-    assert done.exit_code == 0, done.stderr
-    exported = users("export", "--from", "people").stdout.splitlines()[1:]
-    assert [row.partition(",")[0] for row in exported] == ["alice", "bob", "carl"]
-
-
 def test_card_number_that_cannot_pass_through_an_unused_one_is_refused(
     users: Users, source: Source, path: Path
 ) -> None:
     """The table lets only the two in; the message has both lines."""
-    sqlite_databases.write(path, ALICE, BOB)
-    cards = f"'{ALICE.card_number}', '{BOB.card_number}'"
-    sqlite_databases.run(
-        path,
-        "ALTER TABLE users RENAME TO old; CREATE TABLE users (nickname TEXT, plan TEXT, "
-        f"card_number TEXT UNIQUE CHECK (card_number IN ({cards})), profile_url TEXT);"
-        "INSERT INTO users SELECT nickname, plan, card_number, profile_url FROM old",
-    )
+    check = f"CHECK (card_number IN ('{ALICE.card_number}', '{BOB.card_number}'))"
+    columns = f"nickname TEXT, card_number TEXT UNIQUE {check}, plan TEXT, profile_url TEXT"
+    sqlite_databases.run(path, f"CREATE TABLE users ({columns})")
+    sqlite_databases.insert(path, ALICE, BOB)
     before = path.read_bytes()
     rows = [User("Free", BOB.card_number, "alice"), User("Free", ALICE.card_number, "bob")]
     done = users("import", source(lines(*rows)), "--to", "people")
@@ -422,19 +385,16 @@ def test_terminated_import_is_undone(users: Users, folder: Path, path: Path, num
     assert path.read_bytes() == before
 
 
-def test_export_does_not_replace_the_database(users: Users, path: Path) -> None:
-    sqlite_databases.write(path, ALICE)
-    done = users("export", "--from", "people", path)
-    assert (done.exit_code, "a SQLite database; name another file" in done.stderr) == (3, True)
-    assert users("export", "--from", "people").stdout == lines(ALICE)
-
-
-def test_export_does_not_replace_a_pipe(users: Users, folder: Path, path: Path) -> None:
+def test_export_replaces_neither_a_database_nor_a_pipe(
+    users: Users, folder: Path, path: Path
+) -> None:
     sqlite_databases.write(path, ALICE)
     os.mkfifo(pipe := folder / "pipe.csv")
-    done = users("export", "--from", "people", pipe)
-    assert (done.exit_code, "not a regular file; name another file" in done.stderr) == (3, True)
+    for file, problem in ((path, "a SQLite database"), (pipe, "not a regular file")):
+        done = users("export", "--from", "people", file)
+        assert (done.exit_code, f"{problem}; name another file" in done.stderr) == (3, True)
     assert pipe.is_fifo()
+    assert users("export", "--from", "people").stdout == lines(ALICE)
 
 
 def test_export_to_a_symlink_replaces_its_target(users: Users, folder: Path, path: Path) -> None:
@@ -442,25 +402,6 @@ def test_export_to_a_symlink_replaces_its_target(users: Users, folder: Path, pat
     (link := folder / "link.csv").symlink_to(target := folder / "target.csv")
     assert users("export", "--from", "people", link).exit_code == 0
     assert (link.readlink(), target.read_text()) == (target, HEADER + ALICE_ROW)
-
-
-def test_export_uses_nothing_that_was_prepared_in_the_folder(
-    users: Users, folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its file is new and private."""
-    sqlite_databases.write(path, ALICE)
-    created: list[tuple[int, int]] = []
-    create = os.open
-
-    def record(name: str, flags: int, mode: int = 0o777) -> int:
-        if Path(name).parent == folder and flags & os.O_CREAT:
-            created.append((flags & os.O_EXCL, mode))
-        return create(name, flags, mode)
-
-    monkeypatch.setattr(os, "open", record)
-    assert users("export", "--from", "people", folder / "all.csv").exit_code == 0
-    assert created == [(os.O_EXCL, 0o600)]
-    assert (folder / "all.csv").read_text() == HEADER + ALICE_ROW
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "yaml"])
@@ -539,12 +480,13 @@ def test_standard_input_is_read_as_a_file(
 
 def test_wrong_use_names_what_is_right(users: Users, source: Source) -> None:
     csv = source(HEADER + ALICE_ROW)
-    percentages = ("101%", "100.5%", "-1%", "nan%", "5 %", "-1", "")
+    percentages = ("100.5%", "nan%", "-1", "")
     for arguments, message in [
         ([csv, "--to", "x"], "there are: people, other, demo"),
         ([csv, "--to", "demo"], "of the kind yaml"),
         ([source("", "list.txt"), "--to", "people"], "add --format"),
         ([csv, "--to", "people", "--map", "a=b"], "the fields are nickname"),
+        ([csv, "--to", "people", "--map", "=plan"], "write COLUMN=FIELD"),
         ([csv, "--to", "people", "--delimiter", ":"], "--delimiter"),
         ([csv, "--to", "people", "--max-removed", "5"], "from 0%"),
         *(
@@ -632,17 +574,6 @@ def test_import_whose_result_cannot_be_printed_is_done(
     said = "done, but standard output cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (0, said)
     assert users("count", "--from", "people").stdout == "1\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["generate --count 9", "export --from people"])
-def test_users_that_cannot_be_printed_are_an_error(config: Config, folder: Path, name: str) -> None:
-    sqlite_databases.write(folder / "people.db", ALICE)
-    file = config("name: people, kind: sqlite, path: people.db")
-    given = ["--config", file] if "export" in name else []
-    done = command("users", *name.split(), *given, output="/dev/full")
-    said = "standard output cannot be written: No space left on device\n"
-    assert (done.returncode, done.stderr) == (3, said)
 
 
 def test_list_that_cannot_be_read_is_named(users: Users) -> None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from decimal import Decimal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
-from support.databases import sqlite_databases
 from support.databases.user_lists import HEADER
-from support.databases.user_tables import ANY_ROWS
-from tornado_idv import StoredRow, User, UserStore, UserTransaction
+from tornado_idv import User
 from tornado_idv.cli.common import RefusedError
-from tornado_idv.features.users.formats import Format, read_rows
-from tornado_idv.features.users.import_users import Import
+from tornado_idv.features.users.formats import Format, Unreadable, read_rows
+from tornado_idv.features.users.rows import parse_user
 from tornado_idv.identifiers import FIELDS, Identifiers, ProfileSite
 
 IDENTIFIERS = Identifiers([ProfileSite.parse("https://profiles.example")])
@@ -60,66 +56,25 @@ LISTS: dict[str, tuple[str, Format, str]] = {
 }
 
 
-class MemoryStore(UserStore, UserTransaction):
-    """No users before, and those that were inserted."""
-
-    has_profile_url = True
-
-    def __init__(self) -> None:
-        self.users: set[tuple[object, ...]] = set()
-
-    def count(self) -> int:
-        return len(self.users)
-
-    def records(self) -> Iterator[User]:
-        raise NotImplementedError
-
-    @contextmanager
-    def transaction(self, *, in_place: bool) -> Iterator[UserTransaction]:
-        assert in_place
-        yield self
-
-    def stored(self) -> Iterator[StoredRow]:
-        return iter(())
-
-    def delete(self, keys: Iterable[object]) -> int:
-        return len(list(keys))
-
-    def update(self, fields: Sequence[str], rows: Iterable[StoredRow]) -> int:
-        assert fields
-        return len(list(rows))
-
-    def insert(self, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
-        assert fields
-        self.users = {tuple(row[:3]) for row in rows}
-        return len(self.users)
-
-    def commit(self) -> None:
-        pass
-
-
-def load(folder: Path, text: str, form: Format, delimiter: str) -> set[tuple[object, ...]]:
-    """Import a list with whatever rejects; return the users."""
-    job = Import(
-        str(folder / "list"), ANY_ROWS, Decimal(100), None, {}, merges=True, is_dry_run=False
-    )
-    file, store = io.StringIO(text, newline=""), MemoryStore()
-    job.run(read_rows(file, form, "list", COLUMNS, delimiter), IDENTIFIERS, store)
-    return store.users
+def load(text: str, form: Format, delimiter: str) -> set[tuple[object, ...]]:
+    """Return the users in the valid rows of a list."""
+    rows = read_rows(io.StringIO(text, newline=""), form, "list", COLUMNS, delimiter)
+    users = [parse_user(row, IDENTIFIERS) for _, row in rows if not isinstance(row, Unreadable)]
+    return {(u.nickname, u.card_number, u.plan) for u in users if isinstance(u, User)}
 
 
 @pytest.mark.parametrize(("text", "form", "delimiter"), LISTS.values(), ids=LISTS)
 def test_list_that_is_cut_anywhere_gives_whole_rows_or_is_refused(
-    tmp_path: Path, text: str, form: Format, delimiter: str
+    text: str, form: Format, delimiter: str
 ) -> None:
-    """Also with --merge and --max-rejected 100%. Of a row that is not whole, nothing is taken."""
+    """Of a row that is not whole, nothing is taken."""
     whole = [row[:3] for row in ROWS]
-    assert load(tmp_path, text, form, delimiter) == {*whole}
+    assert load(text, form, delimiter) == {*whole}
     ends = [end for end in range(len(text)) if text[:end].endswith("\n")]
     refused = 0
     for size in range(1, len(text)):
         try:
-            users = load(tmp_path, text[:size], form, delimiter)
+            users = load(text[:size], form, delimiter)
         except RefusedError:
             refused += 1
             continue
@@ -139,9 +94,9 @@ def test_list_that_is_cut_anywhere_gives_whole_rows_or_is_refused(
         "ana,1,Free\nben,2,Free\nEOF\n\n",
     ],
 )
-def test_list_that_is_whole_is_imported(tmp_path: Path, rows: str) -> None:
+def test_list_that_is_whole_is_imported(rows: str) -> None:
     """Its last row may lack a line break, and its last line may be no row."""
-    users = load(tmp_path, f"nickname,card_number,plan\n{rows}", "csv", ",")
+    users = load(f"nickname,card_number,plan\n{rows}", "csv", ",")
     assert {"ana", "ben"} <= {nickname for nickname, *_ in users} <= {"ana", "ben", "carl"}
 
 
@@ -165,28 +120,6 @@ def test_cut_list_is_named(users: Users, source: Source, rows: str, message: str
     assert (done.exit_code, message in done.stderr) == (1, True), done.stderr
     assert "nothing was changed" in done.stderr
     assert "ben" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("header", "end"),
-    [
-        ("nickname,card_number,plan", "ben,2,Pro"),
-        ("nickname,card_number,plan,profile_url", "ben,2,Pro Plus,"),
-    ],
-    ids=["plan", "profile_url"],
-)
-def test_last_line_with_the_beginning_of_a_stored_value_is_refused(
-    users: Users, source: Source, folder: Path, header: str, end: str
-) -> None:
-    """Where no other row of the list has the whole value."""
-    path, stored = folder / "people.db", [User("Pro Plus", "2", "ben", f"{SITE}/b")]
-    sqlite_databases.write(path, *stored)
-    commas = "," * end.count(",")
-    before = path.read_bytes()
-    file = source(f"{header}\nana,1,Pro{commas[2:]}\n{end}")
-    done = users("import", file, "--to", "people")
-    assert (done.exit_code, path.read_bytes()) == (1, before)
-    assert "if the row is complete, add a line break" in done.stderr
 
 
 def test_list_cut_within_its_last_line_break_is_refused(users: Users, source: Source) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SITE = "https://elsewhere.example"
 _NICKNAMES = ("ana", "Ben", "carl", "dora", "Emil", "fay", "gina", "hugo")
@@ -15,7 +15,7 @@ _URLS = (None, f"{SITE}/1", f"{SITE}/2")
 
 
 class Stored(NamedTuple):
-    """A row of the table; a new one has the number 0. ``order`` is a row that refers to it."""
+    """A row of the table. A new one has the number 0, and ``since`` has no value."""
 
     id: int
     nickname: str
@@ -23,7 +23,6 @@ class Stored(NamedTuple):
     plan: str
     profile_url: str | None
     since: str | None
-    order: bool
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def random_store(chance: random.Random) -> list[Stored]:
     count = chance.randrange(len(_NICKNAMES))
     names, cards = chance.sample(_NICKNAMES, count), chance.sample(_CARDS, count)
     return [
-        Stored(number, *each, chance.choice(_PLANS), chance.choice(_URLS), "then", order=True)
+        Stored(number, *each, chance.choice(_PLANS), chance.choice(_URLS), "then")
         for number, each in enumerate(zip(names, cards, strict=True), start=chance.randrange(1, 50))
     ]
 
@@ -163,45 +162,31 @@ def imported(
                 old._replace(nickname=nickname, card_number=card, plan=plan, profile_url=new_url)
             )
         else:
-            after.append(Stored(0, nickname, card, plan, url or None, None, order=False))
+            after.append(Stored(0, nickname, card, plan, url or None, None))
     return Expected(
         sorted(after, key=lambda user: user.nickname), len(valid), len(named), len(lost)
     )
 
 
 def script(row_id: str, stored: Sequence[Stored]) -> str:
-    """Return SQL that makes the tables: each user has an order, by number and card number."""
+    """Return SQL that makes the table."""
     lines = [
-        "DROP TABLE IF EXISTS orders; DROP TABLE users;",
-        f"CREATE TABLE users ({row_id}, nickname TEXT NOT NULL UNIQUE, card_number TEXT NOT NULL",
-        "UNIQUE CHECK (length(card_number) = 2), plan TEXT, profile_url TEXT, since TEXT);",
-        "CREATE TABLE orders (user_id INTEGER REFERENCES users (id) ON DELETE CASCADE,",
-        "card_number TEXT REFERENCES users (card_number) ON UPDATE CASCADE ON DELETE SET NULL);",
+        f"DROP TABLE users; CREATE TABLE users ({row_id}, nickname TEXT NOT NULL UNIQUE,",
+        "card_number TEXT NOT NULL UNIQUE CHECK (length(card_number) = 2), plan TEXT,",
+        "profile_url TEXT, since TEXT);",
     ]
     for user in stored:
         url = f"'{user.profile_url}'" if user.profile_url else "NULL"
         values = f"{user.id}, '{user.nickname}', '{user.card_number}', '{user.plan}', {url}, 'then'"
         lines.append(f"INSERT INTO users VALUES ({values});")
-        lines.append(f"INSERT INTO orders VALUES ({user.id}, '{user.card_number}');")
     if stored and "IDENTITY" in row_id:
         lines.append("ALTER TABLE users ALTER id RESTART WITH 1000;")
     return "\n".join(lines)
 
 
-def read(run: Callable[[str], Sequence[Sequence[str | int | None]]]) -> list[Stored]:
-    """Return the table; the number of a row without an order, which is new, is 0."""
-    rows = run(
-        "SELECT CASE WHEN o.user_id IS NULL THEN 0 ELSE u.id END, nickname, u.card_number, plan, "
-        "profile_url, since, CASE WHEN o.user_id IS NULL THEN 0 ELSE 1 END FROM users AS u "
-        "LEFT JOIN orders AS o ON o.user_id = u.id AND o.card_number = u.card_number"
-    )
-    users = [
-        Stored(int(r[0] or 0), *map(_text, r[1:4]), r[4], r[5], order=r[6] in {1, "1"})
-        for r in rows
-    ]
+def read(run: Callable[[str], Sequence[Sequence[Any]]]) -> list[Stored]:
+    """Return the table, with 0 in place of the numbers of new rows."""
+    number = "CASE WHEN since IS NULL THEN 0 ELSE id END"
+    rows = run(f"SELECT {number}, nickname, card_number, plan, profile_url, since FROM users")
+    users = [Stored(int(number), *others) for number, *others in rows]
     return sorted(users, key=lambda user: user.nickname)
-
-
-def _text(value: str | int | None) -> str:
-    assert isinstance(value, str)
-    return value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from decimal import Decimal
 from itertools import count
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from support.databases.user_lists import cells, insert_statement
-from tornado_idv import User, UserStore, UserTransaction
+from tornado_idv import User, UserStore
 from tornado_idv.features.reconcile.run import Share
 from tornado_idv.features.users.formats import Row
 from tornado_idv.features.users.import_users import Import, Result
@@ -104,30 +104,26 @@ class UserTable(ABC):
     ) -> tuple[Result, list[tuple[int, str]], list[str]]:
         """Import the rows of a list; return the result, the rejected lines, and the notes."""
         store = self.store(fold=fold, **options)
-        begin = store.transaction
+        calls = [meanwhile]
 
-        @contextmanager
-        def transaction(*, in_place: bool) -> Iterator[UserTransaction]:
-            with begin(in_place=in_place) as changes:
-                commit = changes.commit
-
-                def act_and_commit() -> None:
-                    meanwhile()
-                    commit()
-
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(changes, "commit", act_and_commit)
-                    yield changes
+        def before_commit() -> None:
+            if calls:  # the import calls this after the commit, too
+                calls.pop()()
 
         sites = [ProfileSite.parse("https://profiles.example")]
         identifiers = Identifiers(sites, nickname_case="fold" if fold else "preserve")
         file = str(self.folder / "list")
         job = Import(
-            file, ANY_ROWS, Decimal(100), None, {}, merges=mode == "merge", is_dry_run=False
+            file,
+            ANY_ROWS,
+            Decimal(100),
+            None,
+            {},
+            merges=mode == "merge",
+            is_dry_run=False,
+            on_change=before_commit,
         )
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(store, "transaction", transaction)
-            result, notes = job.run(iter(rows), identifiers, store)
+        result, notes = job.run(iter(rows), identifiers, store)
         path = job.beside("rejected")
         reasons = path.read_text().splitlines() if path.exists() else []
         lines = [each.removeprefix(f"{file}:").split(": ", 1) for each in reasons]
