@@ -24,7 +24,13 @@ STALLED_CHUNKS = request(HOST, b"Transfer-Encoding: chunked", body=CHUNKS[:-20])
 EXTENDED = b"8;a=b;c\r\n" + BODY[:8] + b"\r\nB;x\r\n" + BODY[8:]
 TRAILED = EXTENDED + b"\r\n000\r\nX-Sum: 1\r\nContent-Length: 5\r\n\r\n"
 
+_FULL = b"X-A: " + b"a" * (16 * 1024 - len(request(HOST, LENGTH, b"X-A: ", body=b"")))
+"""A field with which a head has 16 KiB."""
+_CHUNKED = b"Transfer-Encoding: chunked"
+
+
 READ = {
+    "a head at the limit": request(HOST, LENGTH, _FULL),
     "chunks": request(HOST, b"Transfer-Encoding: chunked", body=CHUNKS),
     "chunks in another case": request(HOST, b"transfer-ENCODING: Chunked", body=CHUNKS),
     "chunks with extensions and trailers": request(
@@ -99,7 +105,9 @@ REFUSED = {
         413,
     ),
     "another expectation": (request(HOST, LENGTH, b"Expect: tea"), 417),
-    "headers over 16 KiB": (request(HOST, LENGTH, b"X-A: " + b"y" * 16384), 431),
+    "a head over the limit": (request(HOST, LENGTH, _FULL + b"a"), 431),
+    "chunks twice": (request(HOST, _CHUNKED, _CHUNKED, body=CHUNKS), 400),
+    "chunks twice in one line": (request(HOST, _CHUNKED + b", chunked", body=CHUNKS), 400),
     "headers ended by CRLF LF": (request(HOST, LENGTH)[: -len(BODY) - 2] + b"\n" + BODY, 400),
     "a line ended by LF": (request(HOST, LENGTH).replace(b"\r\nHost", b"\nHost"), 400),
     "a host with a broken escape": (request(b"Host: %zz", LENGTH), 400),
@@ -133,4 +141,6 @@ NO_ROUTES = [
     "/api/v1/identify/url#x",
     "/api/v1/identify/url%0a",
     "/api/v2/identify/url",
+    "/".ljust(2048, "a"),
+    "http://x/".ljust(2056, "a"),
 ]
