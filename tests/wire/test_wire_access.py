@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
-from support.http.in_process import Harness, ask_for, harnesses
+from support.http.in_process import Harness, ask_for
 from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.web.errors import ApiError
 
 
 @pytest.fixture
-def harness() -> Iterator[Harness]:
-    with harnesses() as make:
-        yield make(limits=HttpLimits(max_connections=2, idle_timeout=10.0))
+def harness(make_harness: Callable[..., Harness]) -> Harness:
+    return make_harness(limits=HttpLimits(max_connections=2, idle_timeout=10.0))
 
 
 def lines(harness: Harness) -> list[dict[str, object]]:
@@ -133,17 +132,6 @@ def test_line_says_that_an_answer_was_stale(harness: Harness) -> None:
     assert cache_fields(harness)[1:] == [(200, "stale", "users"), (503, "miss", "users")]
     failed = lines(harness)[-1]
     assert (failed["code"], failed["reason"]) == ("backend_unavailable", "down")
-
-
-def test_line_names_a_known_key_that_is_refused_for_too_many_failures() -> None:
-    """An operator sees whose clients use an expired key."""
-    with harnesses() as make:
-        harness = make(failed_auth="1/hour")
-        client = harness.call()
-        for key in (EXPIRED_KEY, EXPIRED_KEY, "B" * 40):
-            client.send(ask_for("alice", key=key))
-        refused = [(line["status"], line["key"]) for line in lines(harness)]
-    assert refused == [(401, "expired"), (429, "expired"), (429, None)]
 
 
 def test_timed_out_and_excess_connections_are_logged(harness: Harness) -> None:
