@@ -51,24 +51,6 @@ def test_connection_is_closed_after_a_last_or_ambiguous_request(wire: Client, da
     assert reply.status in (200, 404, 422)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        request(LENGTH, b"Connection: keep-alive", line=b"POST /api/v1/identify/url HTTP/1.0"),
-        request(b"Connection: keep-alive", line=b"GET / HTTP/1.0", body=b""),
-    ],
-    ids=["with a body", "without"],
-)
-def test_http_1_0_client_may_keep_the_connection(wire: Client, data: bytes) -> None:
-    first, second = wire.raw(data * 2, expect=2)
-    assert first.headers["connection"] == second.headers["connection"] == "keep-alive"
-
-
-def test_empty_lines_before_a_request_are_ignored(wire: Client) -> None:
-    replies = wire.raw(b"\r\n\r\n" + request(HOST, LENGTH) + b"\r\n" + request(HOST, LENGTH), 2)
-    assert [reply.status for reply in replies] == [200, 200]
-
-
 def test_data_after_a_request_is_the_next_request(wire: Client) -> None:
     replies = wire.raw(request(HOST, LENGTH) * 5, expect=5)
     assert [reply.status for reply in replies] == [200] * 5

@@ -121,10 +121,14 @@ def test_an_unhandled_exception_is_500_and_its_text_appears_nowhere(
     assert draining.done()
 
 
-def test_a_lookup_that_was_cancelled_is_500(make_harness: MakeHarness) -> None:
+@pytest.mark.parametrize("times", [0, 2], ids=["handlers", "fast path"])
+def test_a_lookup_that_was_cancelled_is_500(make_harness: MakeHarness, times: int) -> None:
     """As when the service is aborted; without a response its client would wait."""
-    client = ask_with_failing_lookups(make_harness(fast_path=False), asyncio.CancelledError())
+    harness = make_harness()
+    harness.ask(*[ask_for("alice")] * times)
+    client = ask_with_failing_lookups(harness, asyncio.CancelledError())
     assert client.answers == [(500, ApiError.INTERNAL.body)]
+    assert harness.app.asked == (times or 1)
 
 
 class Waiting(ApiHandler):
