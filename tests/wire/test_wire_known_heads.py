@@ -236,6 +236,16 @@ def test_lookup_may_take_longer_than_the_client_may_be_idle(
     assert client.statuses == [200, 404]
 
 
+def test_reload_during_a_lookup_leaves_the_connection_open(
+    harness: Harness, held: asyncio.Future[User | None]
+) -> None:
+    client = harness.ask(ask_for("nobody"))
+    harness.server.replace(harness.serving)
+    held.set_result(None)
+    client.send(ask_for("nobody"))
+    assert client.statuses == [404, 404]
+
+
 def test_response_to_a_lookup_during_a_drain_says_that_it_is_the_last(
     harness: Harness, held: asyncio.Future[User | None]
 ) -> None:
