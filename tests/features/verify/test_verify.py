@@ -237,12 +237,6 @@ def test_limits_count_requests_and_misses(folder: Path) -> None:
         assert [verify(client, INPUT).status for _ in range(7)] == [200] * 6 + [429]
 
 
-def test_keys_that_are_not_valid_are_limited_by_address(folder: Path) -> None:
-    with serving("limits: {failed_auth: 2/hour}\n" + ENABLED + USERS, folder) as service:
-        client = Client(service.port)
-        assert [verify(client, INPUT, "unknown").status for _ in range(3)] == [401, 401, 429]
-
-
 def test_operation_has_its_name_in_metrics_and_status(folder: Path) -> None:
     config = WITH_ADMIN.replace("port: 0,", "port: 0, verify: true,", 1)
     with serving(config, folder) as service:
