@@ -13,6 +13,8 @@ from support.databases.key_stores import make_store
 from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.process import eventually, running
 from support.processes.service import Client, serving, write_config
+from tornado_idv.admin.operations import OperationFailed
+from tornado_idv.admin.service_operations import ServiceOperations
 from tornado_idv.keys.token import issue
 from tornado_idv.log_format import format_time
 from tornado_idv.service.service import Service
@@ -24,12 +26,9 @@ def lookups(service: Service) -> dict[str, int]:
     return counts
 
 
-def test_service_is_alive_and_ready(service: Service) -> None:
+def test_status_gives_an_overview(service: Service) -> None:
     assert ask_admin(service, "/health/live").json == {"status": "ok"}
     assert ask_admin(service, "/health/ready").json == {"status": "ready", "degraded": []}
-
-
-def test_status_gives_an_overview(service: Service) -> None:
     Client(service.port).by_input("@alice")
     status = ask_admin(service, "/status.json").json
     assert status["status"] == "ready"
@@ -126,28 +125,6 @@ def test_purge_drops_the_answers_asked_for(
     assert "4000" not in str(vars(line)["purged"])
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        {},
-        [],
-        {"all": False},
-        {"all": 1},
-        {"all": True, "backend": "users"},
-        {"nickname": "@alice", "card_number": "1"},
-        {"nickname": "@"},
-        {"nickname": 1},
-        {"card_number": "4000-1"},
-        {"backend": "other"},
-        {"everything": True},
-    ],
-    ids=str,
-)
-def test_purge_of_anything_else_is_rejected(service: Service, record: object) -> None:
-    reply = ask_admin(service, "/cache/purge", record)
-    assert (reply.status, reply.json["code"]) == (422, "invalid_format")
-
-
 def test_explain_shows_what_is_cached(service: Service) -> None:
     """And what each backend says, which is not cached."""
     client = Client(service.port)
@@ -165,19 +142,45 @@ def test_explain_shows_what_is_cached(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    "record",
+    ("path", "record"),
     [
-        {"input": "alice"},
-        {"input": 1},
-        {"card_number": "x"},
-        {"input": "@alice", "card_number": "5555"},
-        {"input": "@alice", "nickname": "bob"},
-        {},
+        ("/cache/purge", {}),
+        ("/cache/purge", []),
+        ("/cache/purge", {"all": False}),
+        ("/cache/purge", {"all": True, "backend": "users"}),
+        ("/cache/purge", {"nickname": "@alice", "card_number": "1"}),
+        ("/cache/purge", {"nickname": "@"}),
+        ("/cache/purge", {"nickname": 1}),
+        ("/cache/purge", {"card_number": "4000-1"}),
+        ("/cache/purge", {"backend": "other"}),
+        ("/explain", {}),
+        ("/explain", {"input": "alice"}),
+        ("/explain", {"input": 1}),
+        ("/explain", {"card_number": "x"}),
+        ("/explain", {"input": "@alice", "card_number": "5555"}),
     ],
+    ids=str,
 )
-def test_explain_of_anything_else_is_rejected(service: Service, record: object) -> None:
-    reply = ask_admin(service, "/explain", record)
+def test_body_of_anything_else_is_rejected(service: Service, path: str, record: object) -> None:
+    reply = ask_admin(service, path, record)
     assert (reply.status, reply.json["code"]) == (422, "invalid_format")
+
+
+def test_only_an_unexpected_failure_is_logged(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors = iter([OperationFailed("worker 1: no response"), ValueError("canary")])
+
+    async def fail(*_: object) -> None:
+        raise next(errors)
+
+    monkeypatch.setattr(ServiceOperations, "explain", fail)
+    replies = [ask_admin(service, "/explain", {"input": "@alice"}) for _ in range(2)]
+    codes = [(reply.status, reply.json["code"]) for reply in replies]
+    assert codes == [(503, "worker_failed"), (500, "internal")]
+    (logged,) = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert logged.startswith("unhandled exception:\n")
+    assert "canary" not in logged
 
 
 @pytest.mark.slow

@@ -51,24 +51,6 @@ def test_connection_is_closed_after_a_last_or_ambiguous_request(wire: Client, da
     assert reply.status in (200, 404, 422)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        request(LENGTH, b"Connection: keep-alive", line=b"POST /api/v1/identify/url HTTP/1.0"),
-        request(b"Connection: keep-alive", line=b"GET / HTTP/1.0", body=b""),
-    ],
-    ids=["with a body", "without"],
-)
-def test_http_1_0_client_may_keep_the_connection(wire: Client, data: bytes) -> None:
-    first, second = wire.raw(data * 2, expect=2)
-    assert first.headers["connection"] == second.headers["connection"] == "keep-alive"
-
-
-def test_empty_lines_before_a_request_are_ignored(wire: Client) -> None:
-    replies = wire.raw(b"\r\n\r\n" + request(HOST, LENGTH) + b"\r\n" + request(HOST, LENGTH), 2)
-    assert [reply.status for reply in replies] == [200, 200]
-
-
 def test_data_after_a_request_is_the_next_request(wire: Client) -> None:
     replies = wire.raw(request(HOST, LENGTH) * 5, expect=5)
     assert [reply.status for reply in replies] == [200] * 5
@@ -82,25 +64,10 @@ def test_expect_100_continue_is_answered(wire: Client, value: bytes) -> None:
     assert [reply.status for reply in replies] == [100, 200]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"\r", request(HOST)[:-30], request(HOST, LENGTH)[:-3], STALLED_CHUNKS],
-    ids=["half a line", "half the headers", "half the body", "half a chunk"],
-)
-def test_stalled_request_gets_408(wire: Client, data: bytes) -> None:
-    (reply,) = wire.until_closed(data)
+def test_stalled_request_gets_408(wire: Client) -> None:
+    (reply,) = wire.until_closed(STALLED_CHUNKS)
     assert (reply.status, reply.code) == (408, "request_timeout")
     assert reply.headers["connection"] == "close"
-
-
-@pytest.mark.parametrize("data", [b"", b"\r\n"], ids=["nothing", "an empty line"])
-def test_idle_connection_is_closed_silently(wire: Client, data: bytes) -> None:
-    assert wire.until_closed(data) == []
-
-
-def test_stalled_keep_alive_connection_is_closed_silently(wire: Client) -> None:
-    (reply,) = wire.until_closed(request(HOST, LENGTH))
-    assert reply.status == 200
 
 
 @pytest.mark.parametrize("path", NO_ROUTES)
@@ -110,50 +77,19 @@ def test_route_has_exactly_one_path(either: Client, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "status"),
+    ("field", "value", "status", "reason"),
     [
-        (None, 200),
-        ("", 200),
-        ("application/json", 200),
-        ("Application/JSON; charset=UTF-8", 200),
-        ('application/json; charset="utf-8"', 200),
-        ("application/problem+json", 200),
-        ("application/json; charset=latin-1", 415),
-        ("application/json, application/json", 415),
-        ("text/json", 415),
-        ("application/jsonx", 415),
-        ("application/x-www-form-urlencoded", 415),
-        ("multipart/form-data; boundary=x", 415),
-        ("multipart/form-data", 415),
-        ("nonsense", 415),
+        ("Content-Type", None, 200, None),
+        ("Content-Type", "Application/JSON; charset=UTF-8", 200, None),
+        ("Content-Type", "application/x-www-form-urlencoded", 415, "content_type"),
+        ("Content-Type", "multipart/form-data", 415, "content_type"),
+        ("Content-Encoding", "gzip", 415, "content_encoding"),
+        ("Accept", "text/html, */*;q=0.1", 200, None),
+        ("Accept", "text/html", 406, None),
     ],
 )
-def test_only_json_bodies_are_accepted(either: Client, value: str | None, status: int) -> None:
-    assert either.post(URL, BODY, {"Content-Type": value}).status == status
-
-
-@pytest.mark.parametrize(
-    ("value", "status"),
-    [("identity", 200), ("IDENTITY", 200), ("gzip", 415), ("identity, br", 415)],
-)
-def test_content_coding_is_rejected(either: Client, value: str, status: int) -> None:
-    assert either.post(URL, BODY, {"Content-Encoding": value}).status == status
-
-
-@pytest.mark.parametrize(
-    ("value", "status"),
-    [
-        ("", 200),
-        ("*/*", 200),
-        ("application/*", 200),
-        ("text/html, application/json;q=0.1", 200),
-        ("text/html, */*;q=0.1", 200),
-        ("no;;such=thing", 200),
-        ("text/html", 406),
-        ("application/json;q=0", 406),
-        ("*/*, application/json;q=0", 406),
-        ("text/*", 406),
-    ],
-)
-def test_only_json_responses_are_offered(either: Client, value: str, status: int) -> None:
-    assert either.post(URL, BODY, {"Accept": value}).status == status
+def test_media_type_is_json(
+    either: Client, field: str, value: str | None, status: int, reason: str | None
+) -> None:
+    reply = either.post(URL, BODY, {field: value})
+    assert (reply.status, reply.headers.get("x-error-reason")) == (status, reason)

@@ -12,7 +12,7 @@ from tornado.httputil import HTTPHeaders, ResponseStartLine
 from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler, stream_request_body
 
-from support.http.http_server import reject
+from support.http.http_server import ignore, reject
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
@@ -55,26 +55,24 @@ class Upload(RequestHandler):
 
 
 @asynccontextmanager
-async def serving(port_of: list[int]) -> AsyncIterator[None]:
+async def serving() -> AsyncIterator[int]:
     app = Application(
         [("/", Whole), ("/stream", Streamed), ("/none", NoContent), ("/upload", Upload)],
-        log_function=lambda _: None,
+        log_function=ignore,
     )
     server = HttpServer(Serving(app, reject, HttpLimits(idle_timeout=5.0)))
     sock, port = bind_unused_port()
     await server.listen([sock])
-    port_of.append(port)
     try:
-        yield
+        yield port
     finally:
         server.close()
 
 
 async def exchange(*lines: str, body: str = "", times: int = 1) -> str:
     """All that is sent back to a request, and to its repetitions on the same connection."""
-    port: list[int] = []
-    async with serving(port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port[0])
+    async with serving() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         request = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", body])
         writer.write(request.encode() * times)
         writer.write_eof()

@@ -7,7 +7,7 @@ import gc
 import os
 import socket
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -17,29 +17,8 @@ from support.http.http_server import LIMITS, POST, connected_client, until
 from tornado_idv.http.connection_table import State
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
-from tornado_idv.http.serving import Match
 
 LARGE = b"x" * 1_000_000
-
-
-async def test_a_request_byte_by_byte_is_one_request() -> None:
-    async with connected_client() as client:
-        for byte in POST:
-            client.send(bytes([byte]))
-            await client.writer.drain()
-        assert await client.status() == 200
-        assert client.control.asked == [b"hello"]
-
-
-async def test_pipelined_requests_are_answered_in_order() -> None:
-    async with connected_client() as client:
-        client.control.may_answer.clear()
-        client.send(POST + POST.replace(b"hello", b"world"))
-        await asyncio.wait_for(client.control.begun.wait(), 5)
-        assert client.control.asked == [b"hello"]
-        client.control.may_answer.set()
-        assert [await client.status(), await client.status()] == [200, 200]
-        assert client.control.asked == [b"hello", b"world"]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +27,8 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     ids=["nothing", "half a head", "half a body"],
 )
 async def test_silent_connection_times_out(sent: bytes, seconds: float, reported: bytes) -> None:
-    async with connected_client() as client:
+    """The keep-alive timeout is not for the first request."""
+    async with connected_client(replace(LIMITS, keep_alive_timeout=75.0)) as client:
         client.send(sent)
         await until(lambda: client.connections)
         (connection,) = client.connections
@@ -84,24 +64,6 @@ async def test_keep_alive_timeout_is_the_time_between_two_requests(
         assert connection.state is not State.CLOSING
         client.clock.forward(1.5)
         assert (await client.rest())[:12] == reported
-
-
-async def test_keep_alive_timeout_is_not_for_the_first_request() -> None:
-    async with connected_client(replace(LIMITS, keep_alive_timeout=75.0)) as client:
-        await until(lambda: client.connections)
-        client.clock.forward(10.5)
-        assert await client.rest() == b""
-
-
-async def test_client_that_does_not_read_is_closed_eventually() -> None:
-    async with connected_client(receive=1024) as client:
-        client.control.answer = LARGE
-        client.send(POST)
-        await until(lambda: any(each._blocked for each in client.connections))
-        await client.clock.advance(9.0)
-        assert len(client.connections) == 1
-        await client.clock.advance(1.5)
-        await client.forgotten()
 
 
 async def test_streamed_response_has_time_between_its_parts() -> None:
@@ -277,39 +239,6 @@ async def test_drain_closes_the_connection_after_the_current_response() -> None:
         await asyncio.wait_for(drained, 5)
 
 
-@dataclass
-class Knowing:
-    """A fast path that knows every request."""
-
-    response: bytes
-    keep_alive: bool = True
-    size: int = len(POST)
-
-    def connect(self, _: Peer) -> Match:
-        return lambda data: self if b"\r\n\r\n" in data else None
-
-    def respond(self, *_: object) -> bytes:
-        return self.response
-
-
-@pytest.mark.parametrize("reloaded", [False, True])
-async def test_drain_closes_a_connection_whose_first_request_the_fast_path_knows(
-    reloaded: bool,  # noqa: FBT001
-) -> None:
-    """Also if the application is replaced meanwhile."""
-    keep_alive = Knowing(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-    async with connected_client(fast_path=keep_alive.connect) as client:
-        await until(lambda: client.connections)
-        drained = asyncio.ensure_future(client.server.drain())
-        await until(lambda: client.is_draining)
-        if reloaded:
-            client.replace(LIMITS, fast_path=keep_alive.connect)
-        client.send(POST)
-        assert b"Connection: close\r\n" in await client.rest()
-        client.writer.close()
-        await asyncio.wait_for(drained, 5)
-
-
 async def test_connection_accepted_before_a_drain_has_a_second_for_its_request() -> None:
     async with connected_client() as client:
         client.control.may_answer.clear()
@@ -328,19 +257,6 @@ async def test_connection_accepted_before_a_drain_has_a_second_for_its_request()
         await client.rest()
         client.writer.close()
         await asyncio.wait_for(drained, 5)
-
-
-@pytest.mark.parametrize("cut", [1, POST.index(b"\r\n\r\n") + 3, len(POST) - 5, len(POST) - 1])
-async def test_fast_path_serves_a_request_in_two_segments(cut: int) -> None:
-    known = Knowing(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-    async with connected_client(fast_path=known.connect) as client:
-        client.send(POST)
-        assert await client.status() == 200
-        client.send(POST[:cut])
-        await until(lambda: any(each.state is not State.IDLE for each in client.connections))
-        client.send(POST[cut:] + POST)
-        assert [await client.status(), await client.status()] == [200, 200]
-        assert client.control.asked == []
 
 
 async def test_a_disconnect_calls_the_close_callback_once() -> None:

@@ -7,18 +7,12 @@ import ssl
 from pathlib import Path
 
 import trustme
-from tornado.httputil import (
-    HTTPConnection,
-    HTTPHeaders,
-    HTTPMessageDelegate,
-    HTTPServerConnectionDelegate,
-    ResponseStartLine,
-)
 from tornado.testing import bind_unused_port
+from tornado.web import Application, RequestHandler
 
 from support.fakes.clock_and_backends import LoopClock
 from support.fakes.stepped_loop import SteppedLoop
-from support.http.http_server import reject
+from support.http.http_server import ignore, reject
 from support.http.in_process import FakeSocket
 from tornado_idv.config.settings import TlsSettings
 from tornado_idv.http.connection_table import HttpLimits
@@ -29,26 +23,12 @@ from tornado_idv.service.sockets import tls_context
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-class Named(HTTPServerConnectionDelegate):
-    def __init__(self, name: str) -> None:
-        self._name = name
+def named(name: str) -> Application:
+    class Handler(RequestHandler):
+        def get(self) -> None:
+            self.finish(name)
 
-    def start_request(
-        self, server_conn: object, request_conn: HTTPConnection
-    ) -> HTTPMessageDelegate:
-        return _Response(self._name, request_conn)
-
-
-class _Response(HTTPMessageDelegate):
-    def __init__(self, name: str, exchange: HTTPConnection) -> None:
-        self._name = name
-        self._exchange = exchange
-
-    def finish(self) -> None:
-        headers = HTTPHeaders({"Content-Length": str(len(self._name))})
-        start_line = ResponseStartLine("", 200, "OK")
-        self._exchange.write_headers(start_line, headers, self._name.encode())
-        self._exchange.finish()
+    return Application([("/", Handler)], log_function=ignore)
 
 
 def test_connection_that_is_being_accepted_gets_the_new_application() -> None:
@@ -56,11 +36,11 @@ def test_connection_that_is_being_accepted_gets_the_new_application() -> None:
     loop = SteppedLoop()
 
     async def make() -> HttpServer:
-        return HttpServer(Serving(Named("old"), reject, HttpLimits()))
+        return HttpServer(Serving(named("old"), reject, HttpLimits()))
 
     server = loop.run_until_complete(make())
     connection = server.connect()
-    server.replace(Serving(Named("new"), reject, HttpLimits(max_body=1)))
+    server.replace(Serving(named("new"), reject, HttpLimits(max_body=1)))
     socket = FakeSocket(loop, connection, "127.0.0.1")
     connection.connection_made(socket)
     loop.settle()
@@ -80,16 +60,16 @@ async def test_new_connections_get_the_new_certificate_and_timeout(tmp_path: Pat
     clock = LoopClock()
     authorities = trustme.CA(), trustme.CA()
     first, second = (certificate(each, tmp_path) for each in authorities)
-    server = HttpServer(Serving(Named("old"), reject, HttpLimits()))
+    server = HttpServer(Serving(named("old"), reject, HttpLimits()))
     sock, port = bind_unused_port()
     await server.listen([sock], first)
     reader, writer = await connect(port, authorities[0])
-    server.replace(Serving(Named("new"), reject, HttpLimits(idle_timeout=1.0)), tls=second)
+    server.replace(Serving(named("new"), reject, HttpLimits(idle_timeout=1.0)), tls=second)
     writer.write(REQUEST)
     assert await asyncio.wait_for(reader.readuntil(b"new"), 10)
     without_handshake, third = await asyncio.open_connection("127.0.0.1", port)
     _, other = await connect(port, authorities[1])  # by then that one is accepted, too
-    server.replace(Serving(Named("newer"), reject, HttpLimits(idle_timeout=1.0)))
+    server.replace(Serving(named("newer"), reject, HttpLimits(idle_timeout=1.0)))
     _, same = await connect(port, authorities[1])
     clock.forward(1.5)
     assert await asyncio.wait_for(without_handshake.read(), 1) == b""

@@ -18,7 +18,7 @@ import pytest
 from tornado.testing import bind_unused_port
 
 from support.http.certificate import SELF_SIGNED
-from support.http.http_server import LIMITS, POST, connected_client, until
+from support.http.http_server import LIMITS, POST, Contexts, connected_client, until
 from support.processes.service import CONFIG, FIXTURE, KEY, serving
 from tornado_idv.config.settings import TlsSettings
 from tornado_idv.errors import StartError
@@ -72,7 +72,7 @@ def test_certificate_that_is_a_fifo_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def contexts(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+def contexts(tmp_path: Path) -> Contexts:
     """What server and client speak TLS with."""
     pem = tmp_path / "tls.pem"
     pem.write_text(SELF_SIGNED, encoding="utf-8")
@@ -82,13 +82,10 @@ def contexts(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     )
 
 
-Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
-
-
 async def test_http_is_negotiated(contexts: Contexts) -> None:
-    server, client_tls = contexts
+    _, client_tls = contexts
     client_tls.set_alpn_protocols(["h2", "http/1.1"])
-    async with connected_client(server_tls=server, tls=client_tls) as client:
+    async with connected_client(tls=contexts) as client:
         tls = client.writer.get_extra_info("ssl_object")
         assert tls.selected_alpn_protocol() == "http/1.1"
         client.send(POST)
@@ -147,8 +144,7 @@ def test_tls_1_2_has_suites_with_authenticated_encryption_alone(contexts: Contex
 
 
 async def test_handshake_times_out_after_three_seconds(contexts: Contexts) -> None:
-    server, client_tls = contexts
-    async with connected_client(server_tls=server, tls=client_tls) as client:
+    async with connected_client(tls=contexts) as client:
         silent, writer = await asyncio.open_connection("127.0.0.1", client.port)
         client.send(POST)
         assert await client.status() == 200  # by then the silent one is accepted, too
@@ -167,8 +163,7 @@ async def test_tls_close_notify_is_not_a_half_close(
     contexts: Contexts, caplog: pytest.LogCaptureFixture
 ) -> None:
     """TLS has no half-closed connections, and asyncio warns of who expects them."""
-    server, client_tls = contexts
-    async with connected_client(server_tls=server, tls=client_tls) as client:
+    async with connected_client(tls=contexts) as client:
         client.control.may_answer.clear()
         client.send(POST)
         await asyncio.wait_for(client.control.begun.wait(), 5)
@@ -183,16 +178,10 @@ async def test_pending_handshakes_make_room_for_new_clients(
 ) -> None:
     """The oldest is aborted; connections that have ended their handshake stay."""
     monkeypatch.setattr("tornado_idv.http.server._HANDSHAKE_TIMEOUT", 60.0)
-    server, client_tls = contexts
     limits = replace(LIMITS, max_connections=2)
-    async with connected_client(limits, server_tls=server, tls=client_tls) as client:
+    async with connected_client(limits, tls=contexts) as client:
         silent = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(40)]
-        _, writer = await asyncio.wait_for(
-            asyncio.open_connection(
-                "127.0.0.1", client.port, ssl=client_tls, server_hostname="127.0.0.1"
-            ),
-            5,
-        )
+        _, writer = await client.open("127.0.0.1", client.port)
         client.send(POST)
         assert await client.status() == 200
         reads = [asyncio.create_task(ended(reader)) for reader, _ in silent]
@@ -209,14 +198,11 @@ async def test_pending_handshakes_make_room_for_new_clients(
 
 async def test_handshake_that_has_ended_is_not_pending(contexts: Contexts) -> None:
     """However many there were, one that is under way is not aborted for a new one."""
-    server, client_tls = contexts
     limits = replace(LIMITS, max_connections=2)
-    async with connected_client(limits, server_tls=server, tls=client_tls) as client:
+    async with connected_client(limits, tls=contexts) as client:
         silent, writer = await asyncio.open_connection("127.0.0.1", client.port)
         for _ in range(20):
-            _, other = await asyncio.open_connection(
-                "127.0.0.1", client.port, ssl=client_tls, server_hostname="127.0.0.1"
-            )
+            _, other = await client.open("127.0.0.1", client.port)
             other.close()
             await until(lambda: len(client.connections) == 1)
         assert not silent.at_eof()
@@ -240,20 +226,16 @@ async def ended(reader: asyncio.StreamReader) -> None:
 
 
 async def test_connection_over_the_limit_gets_503(contexts: Contexts) -> None:
-    server, client_tls = contexts
     limits = replace(LIMITS, max_connections=1)
-    async with connected_client(limits, server_tls=server, tls=client_tls) as client:
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", client.port, ssl=client_tls, server_hostname="127.0.0.1"
-        )
+    async with connected_client(limits, tls=contexts) as client:
+        reader, writer = await client.open("127.0.0.1", client.port)
         assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 503 ")
         writer.close()
 
 
 async def test_drain_completes_a_handshake_that_has_begun(contexts: Contexts) -> None:
     """And the first request of that connection, as of one without TLS."""
-    server, client_tls = contexts
-    async with connected_client(server_tls=server, tls=client_tls) as client:
+    async with connected_client(tls=contexts) as client:
         client.clock.stop()
         client.send(POST)
         assert await client.status() == 200
@@ -264,7 +246,7 @@ async def test_drain_completes_a_handshake_that_has_begun(contexts: Contexts) ->
         assert await client.rest() == b""
         client.writer.close()
         await client.forgotten()
-        await writer.start_tls(client_tls, server_hostname="127.0.0.1")
+        await writer.start_tls(contexts[1], server_hostname="127.0.0.1")
         await until(lambda: len(client.connections) == 1)
         assert not drained.done()
         writer.write(POST)
@@ -276,8 +258,7 @@ async def test_drain_completes_a_handshake_that_has_begun(contexts: Contexts) ->
 
 
 async def test_close_aborts_handshakes(contexts: Contexts) -> None:
-    server, client_tls = contexts
-    async with connected_client(server_tls=server, tls=client_tls) as client:
+    async with connected_client(tls=contexts) as client:
         client.clock.stop()
         silent, writer = await asyncio.open_connection("127.0.0.1", client.port)
         (acceptor,) = client.server._acceptors
@@ -288,8 +269,7 @@ async def test_close_aborts_handshakes(contexts: Contexts) -> None:
 
 
 async def test_drain_waits_for_responses_and_the_timeout_of_handshakes(contexts: Contexts) -> None:
-    server, client_tls = contexts
-    async with connected_client(server_tls=server, tls=client_tls) as client:
+    async with connected_client(tls=contexts) as client:
         client.clock.stop()
         silent, writer = await asyncio.open_connection("127.0.0.1", client.port)
         client.control.may_answer.clear()
@@ -327,20 +307,16 @@ class Exhausted(socket.socket):
 async def test_accepting_resumes_when_descriptors_are_available(
     contexts: Contexts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, client_tls = contexts
-    async with connected_client(server_tls=server, tls=client_tls) as client:
+    server, _ = contexts
+    async with connected_client(tls=contexts) as client:
         sock = Exhausted()
         sock.bind(("127.0.0.1", 0))
         await client.server.listen([sock], server)
-        connecting = asyncio.ensure_future(
-            asyncio.open_connection(
-                *sock.getsockname(), ssl=client_tls, server_hostname="127.0.0.1"
-            )
-        )
+        connecting = asyncio.ensure_future(client.open(*sock.getsockname()))
         await until(lambda: sock.refused == 2)
         await asyncio.sleep(0)
         client.clock.forward(1.5)
-        _, writer = await asyncio.wait_for(connecting, 5)
+        _, writer = await connecting
         writer.close()
         assert [record.message for record in caplog.records] == [
             "cannot accept a connection (Too many open files); next attempt in 1 s"
@@ -350,8 +326,8 @@ async def test_accepting_resumes_when_descriptors_are_available(
 async def test_accepting_is_not_resumed_after_the_close(
     contexts: Contexts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, client_tls = contexts
-    async with connected_client(server_tls=server, tls=client_tls) as client:
+    server, _ = contexts
+    async with connected_client(tls=contexts) as client:
         sock = Exhausted()
         sock.bind(("127.0.0.1", 0))
         await client.server.listen([sock], server)

@@ -4,88 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
 
 import pytest
-from tornado.httpclient import AsyncHTTPClient, HTTPResponse
-from tornado.ioloop import IOLoop
-from tornado.testing import bind_unused_port
 from tornado.web import Application, HTTPError
 
-from support.processes.service import KEY
+from support.http.http_server import ignore
+from support.http.in_process import IDENTIFIERS, FakeClient, Harness, ask_for, harnesses
 from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, LookupFailed, Unavailable
-from tornado_idv.http.connection_table import HttpLimits
-from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
-from tornado_idv.http.head import parse_head
-from tornado_idv.http.server import HttpServer
-from tornado_idv.http.serving import Serving
-from tornado_idv.identifiers import Identifiers, ProfileSite
-from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.keys.token import digest
-from tornado_idv.model import Answer, Query
-from tornado_idv.web.app import make_api, make_reject
+from tornado_idv.web import lookups
 from tornado_idv.web.errors import ApiError, ApiException, error_for
 from tornado_idv.web.handler import ApiHandler
-from tornado_idv.web.lookups import ApiContext
+from tornado_idv.web.lookups import ApiContext, result_of_error
 
-Ask = Callable[..., Any]
-
-
-class Failing:
-    """A directory whose lookups end with an error."""
-
-    def __init__(self) -> None:
-        self.error: BaseException = Unavailable("locked", backend="users")
-
-    def get_cached(self, query: Query) -> None:
-        return None
-
-    def start(self, query: Query) -> asyncio.Future[Answer]:
-        lookup: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        lookup.set_exception(self.error)
-        return lookup
+MakeHarness = Callable[..., Harness]
 
 
 @pytest.fixture
-def directory() -> Failing:
-    return Failing()
-
-
-@pytest.fixture
-def server(io_loop: IOLoop, directory: Failing) -> Iterator[HttpServer]:
-    async def build() -> HttpServer:
-        return HttpServer(Serving(app, make_reject(None), HttpLimits()))
-
-    identifiers = Identifiers((ProfileSite.parse("https://profiles.example"),))
-    keys = KeyRing([ApiKey("caller", digest(KEY))])
-    app = make_api(ApiContext(directory, identifiers, keys), "/base")  # type: ignore[arg-type]
-    server = io_loop.run_sync(build)
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def ask(io_loop: IOLoop, server: HttpServer) -> Iterator[Ask]:
-    sock, port = bind_unused_port()
-    io_loop.run_sync(partial(server.listen, [sock]))
-
-    async def connected() -> AsyncHTTPClient:
-        return AsyncHTTPClient(force_instance=True)  # it looks for the loop it runs on
-
-    client = io_loop.run_sync(connected)
-
-    async def post(body: str = '{"input": "@tweety"}') -> HTTPResponse:
-        url = f"http://127.0.0.1:{port}/base/api/v1/identify/url"
-        headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
-        return await client.fetch(url, method="POST", body=body, headers=headers, raise_error=False)
-
-    yield post
-    client.close()
+def make_harness(caplog: pytest.LogCaptureFixture) -> Iterator[MakeHarness]:
+    """Harnesses for which an unhandled exception that is logged is no failure of the test."""
+    lookups._log.propagate = False
+    lookups._log.addHandler(caplog.handler)
+    with harnesses() as make:
+        yield make
+    lookups._log.removeHandler(caplog.handler)
+    lookups._log.propagate = True
 
 
 @pytest.mark.parametrize("error", ApiError, ids=lambda error: error.name)
@@ -139,69 +84,51 @@ def test_every_exception_has_its_error(exception: BaseException, error: ApiError
     ],
     ids=repr,
 )
-async def test_a_failed_lookup_is_503_with_the_time_to_wait(
-    ask: Ask, directory: Failing, failure: LookupFailed, error: ApiError, seconds: str
+def test_a_failed_lookup_is_503_with_the_time_to_wait(
+    failure: LookupFailed, error: ApiError, seconds: str
 ) -> None:
     """The text promises nothing where an operator has to act."""
-    directory.error = failure
-    response = await ask()
-    assert (response.code, response.body) == (503, error.body)
-    assert json.loads(response.body)["code"] == "backend_unavailable"
-    assert ("try again" in json.loads(response.body)["message"]) is isinstance(failure, Unavailable)
-    assert response.headers["Retry-After"] == seconds
-    assert response.headers["Cache-Control"] == "no-store"
+    result = result_of_error(failure)
+    assert (result.status, result.body) == (503, error.body)
+    assert result.fields == f"Retry-After: {seconds}\r\n"
+    assert ("try again" in error.message) is isinstance(failure, Unavailable)
 
 
-async def test_an_unhandled_exception_is_500_and_its_text_appears_nowhere(
-    ask: Ask, directory: Failing, caplog: pytest.LogCaptureFixture
+def ask_with_failing_lookups(harness: Harness, error: BaseException) -> FakeClient:
+    """Send a request whose lookup ends with this error."""
+    lookup = harness.loop.create_future()
+    lookup.set_exception(error)
+    setattr(harness.directory, "start", lambda _: lookup)  # noqa: B010 - of this one alone
+    return harness.ask(ask_for("tweety"))
+
+
+def test_an_unhandled_exception_is_500_and_its_text_appears_nowhere(
+    make_harness: MakeHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log has the code that was passed and the kind of the error."""
-    directory.error = ValueError("no row for tweety")
-    response = await ask()
-    assert (response.code, response.body) == (500, ApiError.INTERNAL.body)
-    (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    """The log has the code that was passed and the kind of the error. A drain does not wait."""
+    harness = make_harness(fast_path=False)
+    client = ask_with_failing_lookups(harness, ValueError("no row for tweety"))
+    assert client.answers == [(500, ApiError.INTERNAL.body)]
+    (record,) = caplog.records
     message = record.getMessage()
     assert message.startswith("unhandled exception:\n")
-    assert vars(record)["request_id"] == response.headers["X-Request-ID"]
+    assert f"X-Request-ID: {vars(record)['request_id']}\r\n".encode() in client.socket.sent
     assert message.endswith("ValueError")
     assert "in result" in message
     assert "tweety" not in caplog.text
+    draining = harness.loop.create_task(harness.server.drain())
+    harness.loop.forward(1.2)
+    assert draining.done()
 
 
-async def test_a_lookup_that_was_cancelled_is_500(ask: Ask, directory: Failing) -> None:
+@pytest.mark.parametrize("times", [0, 2], ids=["handlers", "fast path"])
+def test_a_lookup_that_was_cancelled_is_500(make_harness: MakeHarness, times: int) -> None:
     """As when the service is aborted; without a response its client would wait."""
-    directory.error = asyncio.CancelledError()
-    response = await ask()
-    assert (response.code, response.body) == (500, ApiError.INTERNAL.body)
-
-
-async def test_an_expected_error_is_not_logged_as_an_error(
-    ask: Ask, caplog: pytest.LogCaptureFixture
-) -> None:
-    await ask()
-    await ask("{}")
-    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
-
-
-async def test_a_failed_request_does_not_delay_a_drain(
-    ask: Ask, directory: Failing, server: HttpServer
-) -> None:
-    directory.error = RuntimeError()
-    assert (await ask()).code == 500
-    await asyncio.wait_for(server.drain(), 5)
-
-
-class Recorder(ResponseSink):
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-        self.completed = 0
-
-    def send(self, data: bytes) -> asyncio.Future[None]:
-        self.sent.append(data)
-        return asyncio.get_running_loop().create_future()
-
-    def on_response_complete(self, *, keep_alive: bool) -> None:
-        self.completed += 1
+    harness = make_harness()
+    harness.ask(*[ask_for("alice")] * times)
+    client = ask_with_failing_lookups(harness, asyncio.CancelledError())
+    assert client.answers == [(500, ApiError.INTERNAL.body)]
+    assert harness.app.asked == (times or 1)
 
 
 class Waiting(ApiHandler):
@@ -209,21 +136,6 @@ class Waiting(ApiHandler):
 
     async def get(self) -> None:
         await asyncio.sleep(60)
-
-
-async def test_a_request_whose_task_is_cancelled_is_500(directory: Failing) -> None:
-    sink = Recorder()
-    head = parse_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0)
-    api = ApiContext(directory, Identifiers(()), KeyRing([]))  # type: ignore[arg-type]
-    before = asyncio.all_tasks()
-    app = Application([("/", Waiting, {"api": api})])
-    Exchange(sink, head, Peer("127.0.0.1", "http")).dispatch(app, b"")
-    await asyncio.sleep(0)
-    (task,) = asyncio.all_tasks() - before
-    task.cancel()
-    await asyncio.wait([task])
-    assert sink.sent[0].startswith(b"HTTP/1.1 500 ")
-    assert sink.sent[0].endswith(ApiError.INTERNAL.body)
 
 
 class FailingAfterResponse(ApiHandler):
@@ -234,15 +146,23 @@ class FailingAfterResponse(ApiHandler):
         raise RuntimeError
 
 
-async def test_a_failure_after_the_response_sends_no_second_one(
-    directory: Failing, caplog: pytest.LogCaptureFixture
+def ask_handler(make: MakeHarness, handler: type[ApiHandler]) -> FakeClient:
+    """Send a request to a handler."""
+    api = ApiContext(None, IDENTIFIERS, KeyRing([]))  # type: ignore[arg-type]
+    app = Application([("/", handler, {"api": api})], log_function=ignore)
+    return make(app=app).ask(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+
+
+def test_a_request_whose_task_is_cancelled_is_500(make_harness: MakeHarness) -> None:
+    client = ask_handler(make_harness, Waiting)
+    (task,) = asyncio.all_tasks(client._loop)
+    task.cancel()
+    client._loop.settle()
+    assert client.answers == [(500, ApiError.INTERNAL.body)]
+
+
+def test_a_failure_after_the_response_sends_no_second_one(
+    make_harness: MakeHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sink = Recorder()
-    head = parse_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0)
-    exchange = Exchange(sink, head, Peer("127.0.0.1", "http"))
-    api = ApiContext(directory, Identifiers(()), KeyRing([]))  # type: ignore[arg-type]
-    app = Application([("/", FailingAfterResponse, {"api": api})])
-    exchange.dispatch(app, b"")
-    await asyncio.sleep(0)
-    assert (len(sink.sent), sink.completed) == (1, 1)
+    assert ask_handler(make_harness, FailingAfterResponse).answers == [(200, b"{}")]
     assert "unhandled exception:" in caplog.text

@@ -100,34 +100,18 @@ def test_other_heads_do_not_match(data: bytes) -> None:
     assert learned(HEAD).match(data) is None
 
 
-NEVER = {
-    "chunks": head_of(*FIELDS[:-1], b"Transfer-Encoding: chunked"),
-    "an expectation": head_of(*FIELDS, b"Expect: 100-continue"),
-    "an upgrade": head_of(*FIELDS, b"Upgrade: h2c"),
-    "TE": head_of(*FIELDS, b"TE: trailers"),
-    "a trailer": head_of(*FIELDS, b"Trailer: X-A"),
-    "a significant field twice": head_of(*FIELDS, b"accept: */*"),
-    "a carried field twice": head_of(*FIELDS, b"x-forwarded-for: 192.0.2.8"),
-    "no token": head_of(*FIELDS[:7], *FIELDS[8:]),
-    "no length": head_of(*FIELDS[:-1]),
-    "an absolute target": head_of(*FIELDS, line=LINE.replace(b"/api", b"http://x/api")),
-    "long names": head_of(*FIELDS, b"X-" + b"a" * 700 + b": 1"),
-}
-
-
-@pytest.mark.parametrize("data", NEVER.values(), ids=NEVER)
-def test_such_a_head_has_no_template(data: bytes) -> None:
-    assert compile_template(parse_head(data, 1 << 20), "meaning") is None
+BYTES = [*range(0x40), *b"AZ[az{|}~", 0x7F, 0x80, 0xA0, 0xE9, 0xFF]
+"""All that mean something in a head, and letters in place of the others."""
 
 
 @pytest.mark.slow
 def test_what_matches_means_the_same_to_the_parser() -> None:
-    """With every byte at every place of a head that was learned."""
+    """With each byte at every place of a head that was learned."""
     data = head_of(*FIELDS, b"Connection: keep-alive", b"X-Empty:", b"Cookie: \xe9")
     template, original = learned(data), parse_head(data, 1 << 20)
     matched = 0
     for place in range(len(data)):
-        for byte in range(256):
+        for byte in BYTES:
             other = data[:place] + bytes([byte]) + data[place + 1 :]
             match = template.match(other)
             if match is None:
@@ -153,7 +137,7 @@ def test_what_matches_means_the_same_to_the_parser() -> None:
             assert echoed == encoded_id(head.headers["x-idv-request-id"])
             trace = parse_trace(head.headers["traceparent"])
             assert trace_id == (trace.id.encode() if trace else None)
-    assert matched > 10_000
+    assert matched > 5000
 
 
 def encoded_id(sent: str) -> bytes | None:
@@ -198,18 +182,19 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[RequestHead]:
 
 
 def test_client_with_ever_new_heads_takes_no_template_that_is_used(
-    compiled: list[RequestHead],
+    compiled: list[RequestHead], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And few are compiled for it, since each takes long."""
+    monkeypatch.setattr(head_template, "_MAX_TEMPLATES", 100)
     ticker = Ticker()
     templates = HeadTemplates[str](ticker)
     learn_twice(templates, HEAD, "good")
-    for number in range(2100):
+    for number in range(210):
         ticker.now += 1 / 16
         learn_twice(templates, head_of(*FIELDS, b"X-%d: 1" % number), "bad")
         assert templates.find(HEAD) is not None
-    assert len(templates) == 1000
-    assert len(compiled) == pytest.approx(1 + 32 + 2100 / 16 * 8, abs=2)
+    assert len(templates) == 100
+    assert len(compiled) == pytest.approx(1 + 32 + 210 / 16 * 8, abs=2)
     learn_twice(templates, OTHERS["another order"], "good")
     assert templates.find(OTHERS["another order"]) is not None
 
@@ -218,26 +203,30 @@ def test_sixty_kinds_of_clients_of_one_key_are_learned_in_seconds() -> None:
     ticker = Ticker()
     templates = HeadTemplates[str](ticker)
     for change in range(3):
-        heads = [head_of(*FIELDS, b"X-%d-%d: 1" % (change, number)) for number in range(60)]
+        data = [head_of(*FIELDS, b"X-%d-%d: 1" % (change, number)) for number in range(60)]
+        heads = [parse_head(each, 1 << 20) for each in data]
         for _ in range(80):
             ticker.now += 0.1
-            for data in heads:
-                templates.learn(parse_head(data, 1 << 20), "shared", "meaning")
-        assert None not in map(templates.find, heads)
+            for head in heads:
+                templates.learn(head, "shared", "meaning")
+        assert None not in map(templates.find, data)
 
 
-def test_heads_that_never_come_again_keep_no_other_from_being_learned() -> None:
+def test_heads_that_never_come_again_keep_no_other_from_being_learned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(head_template, "_MAX_SEEN", 100)
     templates = HeadTemplates[str]()
-    for number in range(16_000):
+    for number in range(160):
         templates.learn(parse_head(head_of(*FIELDS, b"X-%d: 1" % number), 1 << 20), "bad", "")
-        if number in (10_000, 15_999):
+        if number in (100, 159):
             templates.learn(parse_head(HEAD, 1 << 20), "good", "meaning")
     assert templates.find(HEAD) is not None
 
 
-@pytest.mark.parametrize("data", [*NEVER.values(), HEAD.replace(b": 19", b": 019")])
-def test_head_that_can_have_no_template_leaves_those_of_its_key_their_share(data: bytes) -> None:
+def test_head_that_can_have_no_template_leaves_those_of_its_key_their_share() -> None:
     templates = HeadTemplates[str](Ticker())
+    data = head_of(*FIELDS, b"Expect: 100-continue")
     for _ in range(50):
         learn_twice(templates, data, "key")
     learn_twice(templates, OTHERS["another order"], "key")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 
 import pytest
 from hypothesis import given
@@ -45,26 +44,6 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
 def test_a_member_that_is_no_text_is_refused(value: object) -> None:
     with pytest.raises(InvalidFormat, match="must be a JSON string"):
         parse_field(json.dumps({"input": value}).encode(), "input")
-
-
-@pytest.mark.parametrize("number", ["7" * 5000, "-0", "1e999", "1.0"])
-def test_a_number_is_no_text_however_it_is_written(number: str) -> None:
-    with pytest.raises(InvalidFormat, match="must be a JSON string"):
-        parse_field(b'{"input": %s}' % number.encode(), "input")
-
-
-def test_a_member_named_twice_is_refused_at_any_depth() -> None:
-    with pytest.raises(InvalidFormat):
-        parse_field(b'{"input": "@alice", "x": {"a": 1, "a": 2}}', "input")
-
-
-def test_unterminated_string_behind_many_brackets_is_refused_quickly() -> None:
-    """A scan that starts again at each quote took 1.5 s of the event loop."""
-    body = (b'{"input": "@alice", "x": ' + b"[]," * 257 + b'"' + b'\\"' * 8192)[: 16 * 1024]
-    before = time.process_time()
-    with pytest.raises(InvalidFormat):
-        parse_field(body, "input")
-    assert time.process_time() - before < 0.1
 
 
 def test_what_was_refused_is_not_in_the_error() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tracemalloc
 from collections.abc import Callable, Iterator
 
@@ -13,7 +12,6 @@ from tornado_idv import model
 from tornado_idv.http import connection
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.serving import Serving
-from tornado_idv.web import lookups
 from tornado_idv.web.app import make_api
 from tornado_idv.web.fast_path import known_heads
 from tornado_idv.web.fast_path.known_heads import KnownHeads
@@ -67,20 +65,6 @@ def test_a_longer_body_than_the_service_takes_is_rejected(harness: Harness) -> N
     client.send(ask_for("alice", pad=7))
     assert app.asked == 2
     assert client.socket.sent.endswith(b"too long")
-
-
-def test_lookup_that_is_cancelled_has_a_response(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one that fails unexpectedly, which is logged."""
-    logged: list[type[BaseException]] = []
-    monkeypatch.setattr(lookups, "log_unexpected", lambda error, _: logged.append(type(error)))
-    monkeypatch.setattr(harness.users, "find", lambda _: harness.loop.create_future())
-    client = harness.ask(ask_for("nobody"))
-    for task in harness.directory._single_flight._tasks:
-        task.cancel()
-    harness.loop.settle()
-    assert (client.statuses, logged) == ([500], [asyncio.CancelledError])
 
 
 def test_the_oldest_bodies_are_evicted(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from email.utils import parsedate_to_datetime
 
 import pytest
 
@@ -34,23 +33,13 @@ def test_request_ids_are_unique() -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", each) for each in ids)
 
 
-@pytest.mark.parametrize("requested", ["a", "A-1._", "x" * 64])
-def test_a_harmless_request_id_is_kept(requested: str) -> None:
-    assert valid_request_id(requested) == requested
-
-
-@pytest.mark.parametrize("requested", ["", "x" * 65, "a b", "\xe9", '"'])
-def test_any_other_request_id_is_not(requested: str) -> None:
-    assert valid_request_id(requested) is None
+def test_only_a_harmless_request_id_is_kept() -> None:
+    kept, rejected = ("a", "A-1._", "x" * 64), ("", "x" * 65, "a b", "\xe9", '"')
+    assert [each for each in (*kept, *rejected) if valid_request_id(each) == each] == [*kept]
 
 
 def date_of(response: bytes) -> str:
     return re.search(r"Date: ([^\r]*)", response.decode())[1]  # type: ignore[index]
-
-
-def test_the_date_is_now() -> None:
-    date = date_of(build_response(200, "x", b""))
-    assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < 5
 
 
 def test_the_date_follows_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:

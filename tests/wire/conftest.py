@@ -5,14 +5,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from support.http.in_process import Harness, harnesses
-from support.processes.service import Client, serving_yaml
-
-
-@pytest.fixture(scope="session")
-def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of a service over a fixture file."""
-    with serving_yaml(tmp_path_factory.mktemp("wire")) as service:
-        yield Client(service.port)
 
 
 @pytest.fixture

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
-from support.http.in_process import Harness, ask_for, harnesses
-from support.processes.service import EXPIRED_KEY
+from support.http.in_process import Harness, ask_for
+from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY
 from tornado_idv.http.connection_table import HttpLimits
+from tornado_idv.web.errors import ApiError
 
 
 @pytest.fixture
-def harness() -> Iterator[Harness]:
-    with harnesses() as make:
-        yield make(limits=HttpLimits(max_connections=2, idle_timeout=10.0))
+def harness(make_harness: Callable[..., Harness]) -> Harness:
+    return make_harness(limits=HttpLimits(max_connections=2, idle_timeout=10.0))
 
 
 def lines(harness: Harness) -> list[dict[str, object]]:
@@ -74,6 +74,47 @@ def test_line_says_how_the_cache_was_used(harness: Harness) -> None:
     ]
 
 
+LOGGED = {
+    "found": (ask_for("alice"), {"status": 200, "key": "caller", "backend": "users"}),
+    "not found": (ask_for("nobody"), {"status": 404, "key": "caller", "code": "not_found"}),
+    "a wrong nickname": (
+        ask_for("a b"),
+        {"status": 422, "key": "caller", "code": "invalid_format", "reason": "nickname_invalid"},
+    ),
+    "no route": (
+        ask_for("alice").replace(b"identify", b"elsewhere"),
+        {"status": 404, "key": None, "code": "no_such_route"},
+    ),
+    "without the scope": (
+        ask_for("alice", key=CARDS_ONLY_KEY),
+        {"status": 403, "key": "cards", "code": "insufficient_scope"},
+    ),
+    **{
+        f"{reason} key": (
+            ask_for("alice", key=key),
+            {"status": 401, "key": key_id, "code": ApiError.TOKEN.code, "reason": reason},
+        )
+        for key, key_id, reason in (
+            (EXPIRED_KEY, "expired", "expired"),
+            ("B" * 40, None, "unknown"),
+            ("\xe4", None, "malformed"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize(("data", "expected"), LOGGED.values(), ids=LOGGED)
+def test_line_names_the_key_and_the_cause(
+    harness: Harness, data: bytes, expected: dict[str, object]
+) -> None:
+    """The third request skips the handlers where it can."""
+    harness.ask(data, data, data)
+    names = ("status", "key", "backend", "code", "reason", "subject")
+    for line in lines(harness):
+        assert {name: line[name] for name in names if name in line} == expected
+        assert ("cache" in line) == (expected["status"] in (200, 404) and line["route"] != "none")
+
+
 def test_line_says_that_a_lookup_was_shared(harness: Harness) -> None:
     clients = [harness.call(), harness.call()]
     for client in clients:
@@ -89,17 +130,8 @@ def test_line_says_that_an_answer_was_stale(harness: Harness) -> None:
     harness.loop.now += 301
     client.send(ask_for("alice"), ask_for("bob"))
     assert cache_fields(harness)[1:] == [(200, "stale", "users"), (503, "miss", "users")]
-
-
-def test_line_names_a_known_key_that_is_refused_for_too_many_failures() -> None:
-    """An operator sees whose clients use an expired key."""
-    with harnesses() as make:
-        harness = make(failed_auth="1/hour")
-        client = harness.call()
-        for key in (EXPIRED_KEY, EXPIRED_KEY, "B" * 40):
-            client.send(ask_for("alice", key=key))
-        refused = [(line["status"], line["key"]) for line in lines(harness)]
-    assert refused == [(401, "expired"), (429, "expired"), (429, None)]
+    failed = lines(harness)[-1]
+    assert (failed["code"], failed["reason"]) == ("backend_unavailable", "down")
 
 
 def test_timed_out_and_excess_connections_are_logged(harness: Harness) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
@@ -147,59 +147,32 @@ class Side:
 
 @dataclass(frozen=True)
 class Sent:
-    """Bytes that one client sends, in pieces."""
+    """Pieces that one client sends; if ``late``, also a client that has had its last response."""
 
     number: int
-    data: bytes
-    places: tuple[int, ...]
+    pieces: Sequence[bytes]
+    late: bool = False
 
     def __call__(self, side: Side) -> None:
-        ends = [0, *sorted({place % len(self.data) for place in self.places}), len(self.data)]
-        pieces = [self.data[begin:end] for begin, end in pairwise(ends)]
-        side.client(self.number).send(*filter(None, pieces))
+        client = side.clients[self.number] if self.late else side.client(self.number)
+        client.send(*filter(None, self.pieces))
 
 
-@dataclass(frozen=True)
-class SentPart:
-    """The beginning or the end of a request; the other part may come later, or never."""
-
-    number: int
-    data: bytes
-    place: int
-    ends: bool
-
-    def __call__(self, side: Side) -> None:
-        place = self.place % (len(self.data) - 1) + 1
-        if self.ends:  # also to one who has had the last response
-            side.clients[self.number].send(self.data[place:])
-        else:
-            side.client(self.number).send(self.data[:place])
+def cut(number: int, data: bytes, places: list[int]) -> list[Sent]:
+    ends = [0, *sorted({place % len(data) for place in places}), len(data)]
+    return [Sent(number, [data[begin:end] for begin, end in pairwise(ends)])]
 
 
-@dataclass(frozen=True)
-class SentDamaged:
+def halves(number: int, data: bytes, place: int) -> tuple[Sent, Sent]:
+    """The beginning and the end of a request; one may come without the other, or much later."""
+    place = place % (len(data) - 1) + 1
+    return Sent(number, [data[:place]]), Sent(number, [data[place:]], late=True)
+
+
+def damaged(number: int, data: bytes, place: int, byte: int) -> list[Sent]:
     """A request with another byte at one place of its head."""
-
-    number: int
-    data: bytes
-    place: int
-    byte: int
-
-    def __call__(self, side: Side) -> None:
-        place = self.place % (self.data.index(b"\r\n\r\n") + 4)
-        changed = self.data[:place] + bytes([self.byte]) + self.data[place + 1 :]
-        side.client(self.number).send(changed)
-
-
-@dataclass(frozen=True)
-class SentByAll:
-    """Bytes that every client sends as a whole, one after the other."""
-
-    data: bytes
-
-    def __call__(self, side: Side) -> None:
-        for number in range(len(CLIENTS)):
-            side.client(number).send(self.data)
+    place %= data.index(b"\r\n\r\n") + 4
+    return [Sent(number, [data[:place] + bytes([byte]) + data[place + 1 :]])]
 
 
 @dataclass(frozen=True)
@@ -262,46 +235,38 @@ def happenings() -> st.SearchStrategy[Done]:
 SECONDS = st.sampled_from([0.2, 1.0, 4.0, 5.1, 9.0, 30.0, 99.0, 101.0, 245.0, 301.0])
 
 
+NUMBERS = st.integers(0, len(CLIENTS) - 1)
+
+
 @st.composite
 def interrupted(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> list[Step | float]:
     """A client that is known, and pauses in the middle of a request."""
-    number, data = draw(st.integers(0, len(CLIENTS) - 1)), draw(whole)
+    number, data = draw(NUMBERS), draw(whole)
     place = draw(st.sampled_from([len(data) - 20, len(data) - 3, len(data) // 2, 5]))
     pause = draw(st.sampled_from([0.2, 4.0, 5.1, 5.6, 10.2]))
-    rest = SentPart(number, data, place, ends=True)
+    begin, rest = halves(number, data, place)
     later = [rest, 0.2, rest, 4.9, 0.2] if draw(st.booleans()) else [rest]
-    return [*[Sent(number, data, ())] * 3, SentPart(number, data, place, ends=False), pause, *later]
+    return [*[Sent(number, [data])] * 3, begin, pause, *later]
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Step | float]:
     """A few requests that come again and again, whole or in pieces, and what happens between."""
-    few = draw(st.lists(request(), min_size=1, max_size=4))
-    whole = st.sampled_from(few)
-    sends = st.builds(Sent, st.integers(0, len(CLIENTS) - 1), whole, st.just(()))
-    odd = st.builds(
-        Sent,
-        st.integers(0, len(CLIENTS) - 1),
-        st.lists(whole, min_size=1, max_size=3).map(b"".join),
-        st.lists(st.integers(1, 400), max_size=2).map(tuple),
+    whole = st.sampled_from(draw(st.lists(request(), min_size=1, max_size=4)))
+    by_all = whole.map(lambda data: [Sent(number, [data]) for number in range(len(CLIENTS))])
+    several = st.lists(whole, min_size=1, max_size=3).map(b"".join)
+    places = st.one_of(st.integers(0, 400), st.sampled_from([-3, -10, -19]))
+    byte = st.one_of(st.integers(0, 255), st.sampled_from(b"\r\n\t\0 :,;\x7f\x80\xff"))
+    steps = st.one_of(
+        st.builds(cut, NUMBERS, whole, st.just([])),
+        by_all,
+        by_all,
+        st.builds(cut, NUMBERS, several, st.lists(st.integers(1, 400), max_size=2)),
+        st.builds(halves, NUMBERS, whole, places).flatmap(st.sampled_from).map(lambda half: [half]),
+        st.builds(damaged, NUMBERS, whole, st.integers(0, 400), byte),
+        st.one_of(happenings(), SECONDS).map(lambda each: [each]),
+        interrupted(whole),
     )
-    by_all = whole.map(SentByAll)
-    damaged = st.builds(
-        SentDamaged,
-        st.integers(0, len(CLIENTS) - 1),
-        whole,
-        st.integers(0, 400),
-        st.one_of(st.integers(0, 255), st.sampled_from(b"\r\n\t\0 :,;\x7f\x80\xff")),
-    )
-    parts = st.builds(
-        SentPart,
-        st.integers(0, len(CLIENTS) - 1),
-        whole,
-        st.one_of(st.integers(0, 400), st.sampled_from([-3, -10, -19])),
-        st.booleans(),
-    )
-    step = st.one_of(sends, by_all, by_all, odd, parts, damaged, happenings(), SECONDS)
-    steps = st.one_of(step.map(lambda each: [each]), interrupted(whole))
     return list(chain.from_iterable(draw(st.lists(steps, min_size=5, max_size=30))))
 
 
@@ -328,7 +293,7 @@ RECOVERY: list[Step | float] = [
     400.0,
     *[0.2] * len(CLIENTS),  # not all who are late are closed at once
 ]
-SENT_AGAIN = Sent(0, ask_for("alice", b"X-Not-Sent-Before: 1"), ())
+SENT_AGAIN = Sent(0, [ask_for("alice", b"X-Not-Sent-Before: 1")])
 
 
 def play(step: Step | float, sides: list[Side]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
-from support.http.in_process import Harness, ask_for, harnesses
+from support.http.in_process import Harness, ask_for
 from tornado_idv.http import connection_table
 from tornado_idv.http.connection_table import HttpLimits
 
@@ -17,10 +17,12 @@ MOST = connection_table._MAX_REJECTED
 AT_ONCE = connection_table._EXPIRE_BATCH
 
 
+MakeHarness = Callable[..., Harness]
+
+
 @pytest.fixture
-def harness() -> Iterator[Harness]:
-    with harnesses() as make:
-        yield make(limits=HttpLimits(max_connections=2))
+def harness(make_harness: MakeHarness) -> Harness:
+    return make_harness(limits=HttpLimits(max_connections=2))
 
 
 def test_rejected_connections_hold_few_descriptors(harness: Harness) -> None:
@@ -71,128 +73,130 @@ def test_connection_limit_is_logged(harness: Harness, caplog: pytest.LogCaptureF
     assert logged == ["server.max_connections reached (2): new connections get 503"] * 3
 
 
-def test_disconnected_client_does_not_time_out() -> None:
-    with harnesses() as make:
-        harness = make()
-        gone = [harness.call() for _ in range(AT_ONCE)]
-        late = harness.call()
-        harness.loop.now += 9.99
-        harness.loop.settle()
-        for each in gone:
-            each.socket.vanish()
-        harness.loop.settle()
-        assert all(each.connection.deadline > late.connection.deadline for each in gone)
+def test_disconnected_client_does_not_time_out(make_harness: MakeHarness) -> None:
+    harness = make_harness()
+    gone = [harness.call() for _ in range(AT_ONCE)]
+    late = harness.call()
+    harness.loop.now += 9.99
+    harness.loop.settle()
+    for each in gone:
+        each.socket.vanish()
+    harness.loop.settle()
+    assert all(each.connection.deadline > late.connection.deadline for each in gone)
 
 
-def test_client_that_sends_while_those_before_it_time_out_is_not_closed() -> None:
-    with harnesses() as make:
-        harness = make()
-        crowd = [harness.call() for _ in range(2 * AT_ONCE + 1)]
-        harness.loop.now += HttpLimits().idle_timeout
+def test_client_that_sends_while_those_before_it_time_out_is_not_closed(
+    make_harness: MakeHarness,
+) -> None:
+    harness = make_harness()
+    crowd = [harness.call() for _ in range(2 * AT_ONCE + 1)]
+    harness.loop.now += HttpLimits().idle_timeout
+    harness.loop.turn()
+    assert 0 < sum(each.socket.closed for each in crowd) <= AT_ONCE
+    crowd[-1].send(ask_for("alice"))
+    for _ in range(20):
+        harness.loop.now += 0.001
         harness.loop.turn()
-        assert 0 < sum(each.socket.closed for each in crowd) <= AT_ONCE
-        crowd[-1].send(ask_for("alice"))
-        for _ in range(20):
-            harness.loop.now += 0.001
-            harness.loop.turn()
-        assert [each.socket.closed for each in crowd] == [True] * 2 * AT_ONCE + [False]
-        assert crowd[-1].statuses == [200]
+    assert [each.socket.closed for each in crowd] == [True] * 2 * AT_ONCE + [False]
+    assert crowd[-1].statuses == [200]
 
 
-def test_timed_out_connections_are_closed_in_batches_within_a_tenth_of_a_second() -> None:
-    with harnesses() as make:
-        harness = make(limits=HttpLimits(max_connections=1000))
-        crowd = [harness.call() for _ in range(100 * AT_ONCE)]
-        late = crowd[::20]
-        others = [each for each in crowd if each not in late]
-        harness.loop.forward(1)
-        for each in others:
-            each.send(ask_for("alice"))
-        harness.loop.now = late[0].connection.deadline
-        left = [0]
-        while left[-1] < len(late):
-            harness.loop.now += 0.001
-            harness.loop.turn()
-            left.append(sum(each.socket.closed for each in late))
-        assert len(left) <= 130
-        assert max(after - before for before, after in pairwise(left)) <= AT_ONCE
-        assert not any(each.socket.closed for each in others)
+def test_timed_out_connections_are_closed_in_batches_within_a_tenth_of_a_second(
+    make_harness: MakeHarness,
+) -> None:
+    harness = make_harness(limits=HttpLimits(max_connections=1000))
+    crowd = [harness.call() for _ in range(100 * AT_ONCE)]
+    late = crowd[::20]
+    others = [each for each in crowd if each not in late]
+    harness.loop.forward(1)
+    for each in others:
+        each.send(ask_for("alice"))
+    harness.loop.now = late[0].connection.deadline
+    left = [0]
+    while left[-1] < len(late):
+        harness.loop.now += 0.001
+        harness.loop.turn()
+        left.append(sum(each.socket.closed for each in late))
+    assert len(left) <= 130
+    assert max(after - before for before, after in pairwise(left)) <= AT_ONCE
+    assert not any(each.socket.closed for each in others)
 
 
 @pytest.mark.parametrize("guesses", [1, 3], ids=["one each", "several ahead"])
-def test_many_concurrent_bad_keys_do_not_delay_other_clients(guesses: int) -> None:
+def test_many_concurrent_bad_keys_do_not_delay_other_clients(
+    guesses: int, make_harness: MakeHarness
+) -> None:
     """Authenticated clients are answered before most of them, also without the fast path."""
-    with harnesses() as make:
-        harness = make()
-        known = harness.ask(ask_for("alice"))
-        guessers = [harness.call() for _ in range(20)]
-        for guesser in guessers:
-            guesser.socket.arrive(ask_for("alice", key="guessed") * guesses)
+    harness = make_harness()
+    known = harness.ask(ask_for("alice"))
+    guessers = [harness.call() for _ in range(20)]
+    for guesser in guessers:
+        guesser.socket.arrive(ask_for("alice", key="guessed") * guesses)
+    harness.loop.turn()
+    known.socket.arrive(ask_for("nobody"))
+    while len(known.statuses) == 1:
         harness.loop.turn()
-        known.socket.arrive(ask_for("nobody"))
-        while len(known.statuses) == 1:
-            harness.loop.turn()
-        assert known.statuses == [200, 404]
-        assert 0 < sum(len(guesser.statuses) for guesser in guessers) < 6
-        harness.loop.settle()
-        assert [guesser.statuses for guesser in guessers] == [[401] * guesses] * 20
+    assert known.statuses == [200, 404]
+    assert 0 < sum(len(guesser.statuses) for guesser in guessers) < 6
+    harness.loop.settle()
+    assert [guesser.statuses for guesser in guessers] == [[401] * guesses] * 20
 
 
-def test_authenticated_clients_do_not_wait_one_by_one() -> None:
-    with harnesses() as make:
-        harness = make(fast_path=False)
-        clients = [harness.ask(ask_for("alice", key="guessed")) for _ in range(20)]
-        for client in clients:
-            client.send(ask_for("alice"))
-        for client in clients:
-            client.socket.arrive(ask_for("alice"))
-        for _ in range(3):  # in their queue, then Tornado's handlers in the next iteration
-            harness.loop.turn()
-        assert [client.statuses for client in clients] == [[401, 200, 200]] * 20
+def test_authenticated_clients_do_not_wait_one_by_one(make_harness: MakeHarness) -> None:
+    harness = make_harness(fast_path=False)
+    clients = [harness.ask(ask_for("alice", key="guessed")) for _ in range(20)]
+    for client in clients:
+        client.send(ask_for("alice"))
+    for client in clients:
+        client.socket.arrive(ask_for("alice"))
+    for _ in range(3):  # in their queue, then Tornado's handlers in the next iteration
+        harness.loop.turn()
+    assert [client.statuses for client in clients] == [[401, 200, 200]] * 20
 
 
-def test_clients_answered_on_the_fast_path_do_not_wait_one_by_one() -> None:
-    with harnesses() as make:
-        harness = make()
-        for _ in range(2):
-            harness.ask(ask_for("alice"))  # is known from now on
-        clients = [harness.ask(ask_for("alice")) for _ in range(20)]
-        for client in clients:
-            client.socket.arrive(ask_for("a b"))
-        for _ in range(3):
-            harness.loop.turn()
-        assert [client.statuses for client in clients] == [[200, 422]] * 20
+def test_clients_answered_on_the_fast_path_do_not_wait_one_by_one(
+    make_harness: MakeHarness,
+) -> None:
+    harness = make_harness()
+    for _ in range(2):
+        harness.ask(ask_for("alice"))  # is known from now on
+    clients = [harness.ask(ask_for("alice")) for _ in range(20)]
+    for client in clients:
+        client.socket.arrive(ask_for("a b"))
+    for _ in range(3):
+        harness.loop.turn()
+    assert [client.statuses for client in clients] == [[200, 422]] * 20
 
 
-def test_half_closed_connections_with_bad_keys_do_not_delay_other_clients() -> None:
+def test_half_closed_connections_with_bad_keys_do_not_delay_other_clients(
+    make_harness: MakeHarness,
+) -> None:
     """All are answered, one after the other, though half-closed."""
-    with harnesses() as make:
-        harness = make()
-        guessers = [harness.call() for _ in range(20)]
-        for guesser in guessers:
-            guesser.socket.arrive(ask_for("alice", key="guessed"))
-            guesser.socket.end()
-        for _ in range(5):
-            harness.loop.turn()
-        assert 0 < sum(len(guesser.statuses) for guesser in guessers) < 6
-        harness.loop.settle()
-        assert [guesser.statuses for guesser in guessers] == [[401]] * 20
-        harness.loop.forward(1.5)
-        assert all(guesser.socket.closed for guesser in guessers)
-
-
-def test_queued_client_does_not_time_out() -> None:
-    with harnesses() as make:
-        harness = make(limits=HttpLimits(idle_timeout=0.05))
-        guessers = [harness.call() for _ in range(50)]
-        for guesser in guessers:
-            guesser.socket.arrive(ask_for("alice", key="guessed"))
+    harness = make_harness()
+    guessers = [harness.call() for _ in range(20)]
+    for guesser in guessers:
+        guesser.socket.arrive(ask_for("alice", key="guessed"))
+        guesser.socket.end()
+    for _ in range(5):
         harness.loop.turn()
-        for _ in range(10):
-            harness.loop.now += 0.02
-            harness.loop.turn()
-        harness.loop.settle()
-        assert [guesser.statuses for guesser in guessers] == [[401]] * 50
+    assert 0 < sum(len(guesser.statuses) for guesser in guessers) < 6
+    harness.loop.settle()
+    assert [guesser.statuses for guesser in guessers] == [[401]] * 20
+    harness.loop.forward(1.5)
+    assert all(guesser.socket.closed for guesser in guessers)
+
+
+def test_queued_client_does_not_time_out(make_harness: MakeHarness) -> None:
+    harness = make_harness(limits=HttpLimits(idle_timeout=0.05))
+    guessers = [harness.call() for _ in range(50)]
+    for guesser in guessers:
+        guesser.socket.arrive(ask_for("alice", key="guessed"))
+    harness.loop.turn()
+    for _ in range(10):
+        harness.loop.now += 0.02
+        harness.loop.turn()
+    harness.loop.settle()
+    assert [guesser.statuses for guesser in guessers] == [[401]] * 50
 
 
 SLOW_BEGINNINGS = {
@@ -205,31 +209,31 @@ SLOW_BEGINNINGS = {
 
 
 @pytest.mark.parametrize("begin", SLOW_BEGINNINGS.values(), ids=SLOW_BEGINNINGS)
-def test_client_sending_single_bytes_has_no_more_time(begin: bytes) -> None:
-    with harnesses() as make:
-        harness = make(limits=HttpLimits(idle_timeout=1.0, body_timeout=1.0))
-        client = harness.call().send(begin)
-        for _ in range(4):
-            assert client.statuses == []
-            harness.loop.forward(0.3)
-            client.send(b"a")
-        assert client.statuses == [408]
+def test_client_sending_single_bytes_has_no_more_time(
+    begin: bytes, make_harness: MakeHarness
+) -> None:
+    harness = make_harness(limits=HttpLimits(idle_timeout=1.0, body_timeout=1.0))
+    client = harness.call().send(begin)
+    for _ in range(4):
+        assert client.statuses == []
+        harness.loop.forward(0.3)
+        client.send(b"a")
+    assert client.statuses == [408]
 
 
-def test_client_sending_single_bytes_times_out_under_load() -> None:
+def test_client_sending_single_bytes_times_out_under_load(make_harness: MakeHarness) -> None:
     """Though the last byte may wait for its turn just when the time is up."""
-    with harnesses() as make:
-        harness = make(limits=HttpLimits(body_timeout=1.0))
-        slow = harness.ask(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 999\r\n\r\n")
-        crowd = [harness.call() for _ in range(20)]
-        for _ in range(30):
-            for guesser in crowd:
-                guesser.socket.arrive(ask_for("alice", key="guessed"))
+    harness = make_harness(limits=HttpLimits(body_timeout=1.0))
+    slow = harness.ask(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 999\r\n\r\n")
+    crowd = [harness.call() for _ in range(20)]
+    for _ in range(30):
+        for guesser in crowd:
+            guesser.socket.arrive(ask_for("alice", key="guessed"))
+        harness.loop.turn()
+        slow.socket.arrive(b"a")
+        harness.loop.now += 0.05
+        for _ in range(3):
             harness.loop.turn()
-            slow.socket.arrive(b"a")
-            harness.loop.now += 0.05
-            for _ in range(3):
-                harness.loop.turn()
-        harness.loop.settle()
-        assert slow.statuses == [408]
-        assert all(guesser.statuses == [401] * 30 for guesser in crowd)
+    harness.loop.settle()
+    assert slow.statuses == [408]
+    assert all(guesser.statuses == [401] * 30 for guesser in crowd)

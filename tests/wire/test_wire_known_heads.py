@@ -18,6 +18,11 @@ OTHER_WAYS = {
     "an expectation": ask_for("alice", b"Expect: 100-continue"),
     "a repeated significant header": ask_for("alice", b"Accept: */*", b"accept: */*"),
     "an upgrade": ask_for("alice", b"Upgrade: h2c"),
+    "TE": ask_for("alice", b"TE: trailers"),
+    "a trailer": ask_for("alice", b"Trailer: X-A"),
+    "a repeated address": ask_for("alice", b"X-Forwarded-For: ::1", b"x-forwarded-for: ::2"),
+    "no token": ask_for("alice").replace(b"Authorization", b"X-Authorization"),
+    "no length": ask_for("alice").replace(b"Content-Length", b"X-Length"),
     "another method": ask_for("alice").replace(b"POST", b"PUT"),
     "chunks": ask_for("alice")
     .replace(b"Content-Length: 19", b"Transfer-Encoding: chunked")
@@ -231,6 +236,16 @@ def test_lookup_may_take_longer_than_the_client_may_be_idle(
     assert client.statuses == [200, 404]
 
 
+def test_reload_during_a_lookup_leaves_the_connection_open(
+    harness: Harness, held: asyncio.Future[User | None]
+) -> None:
+    client = harness.ask(ask_for("nobody"))
+    harness.server.replace(harness.serving)
+    held.set_result(None)
+    client.send(ask_for("nobody"))
+    assert client.statuses == [404, 404]
+
+
 def test_response_to_a_lookup_during_a_drain_says_that_it_is_the_last(
     harness: Harness, held: asyncio.Future[User | None]
 ) -> None:
@@ -320,17 +335,25 @@ def test_key_expiry_takes_effect_at_the_next_request(harness: Harness) -> None:
     assert harness.ask(data).statuses == [401]
 
 
-def test_connection_during_a_drain_is_closed_after_its_response(harness: Harness) -> None:
+@pytest.mark.parametrize("accepted", ["before", "before a reload", "after"])
+def test_connection_without_a_request_is_closed_after_the_first_one_during_a_drain(
+    harness: Harness, accepted: str
+) -> None:
     """A connection may be accepted just before the socket is closed, and be here just after."""
     teach(harness, ask_for("alice"))
     busy = harness.call().send(ask_for("alice")[:9])
+    client = harness.call()
     draining = harness.loop.create_task(harness.server.drain())
     harness.loop.settle()
-    late = harness.ask(ask_for("alice"))
-    assert late.statuses == [200]
-    assert b"Connection: close\r\n" in late.socket.sent
+    if accepted == "after":
+        client = harness.call()
+    elif accepted == "before a reload":
+        harness.server.replace(harness.serving)
+    client.send(ask_for("alice"))
+    assert client.statuses == [200]
+    assert b"Connection: close\r\n" in client.socket.sent
     busy.send(ask_for("alice")[9:])
-    harness.loop.forward(1.2)
+    harness.loop.forward(2.4)
     assert draining.done()
 
 

@@ -11,7 +11,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
@@ -36,6 +36,8 @@ logging: {{level: info, format: json}}
 backends: [{{name: users, kind: yaml, path: users.yaml}}]
 """
 USERS = 'users: [{nickname: "@alice", card_number: "4000123412341234", plan: Free}]\n'
+USUAL = ("request", "started", "stopped", "event loop was blocked")
+"""Events that are logged, the last one on a busy machine."""
 SOON = 30.0
 LENGTH_OF_AN_ANSWER = 350
 MOST_OWED = 1024 * 1024
@@ -49,14 +51,11 @@ def served(
     (folder / "users.yaml").write_text(USERS)
     config = folder / "config.yaml"
     config.write_text(CONFIG.format(key=KEY, idle_timeout=idle_timeout))
-    with descriptors(most_descriptors):
-        before = running(config)
-        service = before.__enter__()
-    try:
+    with ExitStack() as stack:
+        with descriptors(most_descriptors):
+            service = stack.enter_context(running(config))
         yield service
         assert "Traceback" not in service.read_log()
-    finally:
-        before.__exit__(None, None, None)
 
 
 def connect(service: ServiceProcess) -> socket.socket:
@@ -70,75 +69,48 @@ def answer(sock: socket.socket) -> tuple[int, HTTPResponse, bytes]:
     return response.status, response, response.read()
 
 
-def errors(service: ServiceProcess) -> Counter[str]:
-    """How often each line was logged, those of answers and of start and stop aside."""
-    lines = service.read_log().rpartition("\n")[0].splitlines()
-    events = [json.loads(line)["event"] for line in lines]
-    usual = (
-        "request",
-        "started",
-        "stopped",
-        "event loop was blocked",
-    )  # the last on a busy machine
-    return Counter(each for each in events if not each.startswith(usual))
+def ask(sock: socket.socket) -> int:
+    sock.sendall(ask_for("alice"))
+    return answer(sock)[0]
 
 
-class KeepAliveClient:
-    """Asks again and again, on one connection that is kept or on a new one each time."""
-
-    def __init__(self, service: ServiceProcess, *, keeps: bool) -> None:
-        self._service = service
-        self._sock = connect(service) if keeps else None
-
-    def ask(self) -> None:
-        sock = self._sock or connect(self._service)
-        sock.sendall(ask_for("alice"))
-        status, _, _ = answer(sock)
-        if sock is not self._sock:
-            sock.close()
-        assert status == 200
-
-    def close(self) -> None:
-        if self._sock is not None:
-            self._sock.close()
+def is_served(service: ServiceProcess) -> bool:
+    """Whether a new client is."""
+    with connect(service) as sock:
+        return ask(sock) == 200
 
 
 def test_more_clients_than_descriptors_get_503_and_are_closed(tmp_path: Path) -> None:
     """Existing clients are served throughout; afterwards all clients are served again."""
-    with served(tmp_path, most_descriptors=256, idle_timeout="60s") as service:
-        good = KeepAliveClient(service, keeps=True)
-        good.ask()
+    with (
+        served(tmp_path, most_descriptors=256, idle_timeout="60s") as service,
+        connect(service) as good,
+    ):
+        assert ask(good) == 200
         idle = [connect(service) for _ in range(IDLE)]
-        good.ask()
         statuses: Counter[bytes] = Counter()
         for sock in idle[63:]:
             statuses[sock.recv(12)] += 1
-            good.ask()
+            assert ask(good) == 200
         assert statuses == {b"HTTP/1.1 503": IDLE - 63}
         for sock in idle:
             sock.close()
-        eventually(lambda: recovered(service))
-        good.ask()
-        good.close()
+        eventually(lambda: is_served(service))
+        assert ask(good) == 200
         eventually(lambda: "server.max_connections reached (64)" in service.read_log())
-        assert [*errors(service).values()] == [1]
-
-
-def recovered(service: ServiceProcess) -> bool:
-    with connect(service) as sock:
-        sock.sendall(ask_for("alice"))
-        return answer(sock)[0] == 200
+        lines = service.read_log().rpartition("\n")[0].splitlines()
+        events = [json.loads(line)["event"] for line in lines]
+        assert len([each for each in events if not each.startswith(USUAL)]) == 1
 
 
 def test_client_that_never_reads_is_closed_with_bounded_unsent_data(tmp_path: Path) -> None:
     """By itself the kernel would hold megabytes of answers, each of which was work."""
     pipeline = ask_for("alice") * 100
     with served(tmp_path) as service:
-        good = KeepAliveClient(service, keeps=False)
         with connect(service) as sock, suppress(ConnectionError):
             while True:
                 sock.sendall(pipeline)
-        good.ask()
+        assert is_served(service)
         service.send_signal()
         assert service.wait() == 0
         answers = sum('"event":"request"' in line for line in service.read_log().splitlines())

@@ -6,10 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from support.http import in_process
 from support.http.http_server import reject
-from support.http.in_process import HIGH_WATER, Harness
-from support.processes.service import KEY
+from support.http.in_process import HIGH_WATER, Harness, ask_for
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.serving import Serving
 from tornado_idv.model import User
@@ -19,17 +17,9 @@ BUFFERED = 16 * 1024 + 16 * 1024 + 256 * 1024
 """Bytes that a connection may hold: its limit, and one more read."""
 
 
-def ask_for(nickname: str, number: int) -> bytes:
-    """A request with an id of its own, which no fast path answers."""
-    return plainly_for(nickname).replace(b"Host: x", b"Host: x\r\nX-Request-ID: %d" % number)
-
-
-def plainly_for(nickname: str) -> bytes:
-    body = b'{"input": "@%s"}' % nickname.encode()
-    return (
-        b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
-        b"Authorization: Bearer %s\r\n\r\n%s" % (len(body), KEY.encode(), body)
-    )
+def numbered(nickname: str, number: int) -> bytes:
+    """A request with an id of its own."""
+    return ask_for(nickname, b"X-Request-ID: %d" % number)
 
 
 def ids(sent: bytes) -> list[int]:
@@ -47,7 +37,7 @@ def test_thousand_pipelined_requests_are_answered_in_order(
         *(User(plan="Free", card_number=str(number), nickname=f"n{number}") for number in range(50))
     )
     names = [f"n{number % 70}" for number in range(MANY)]
-    pipeline = b"".join(ask_for(name, number) for number, name in enumerate(names))
+    pipeline = b"".join(numbered(name, number) for number, name in enumerate(names))
     for data in ([pipeline], [pipeline[at : at + 1400] for at in range(0, len(pipeline), 1400)]):
         client = harness.ask(*data)
         assert ids(bytes(client.socket.sent)) == [*range(MANY)]
@@ -61,7 +51,7 @@ def test_endless_pipeline_uses_bounded_memory(make_harness: Callable[..., Harnes
     """What was sent too far ahead is left in the socket until its turn."""
     harness = make_harness()
     client = harness.call()
-    request = ask_for("alice", 1)
+    request = numbered("alice", 1)
     most = 0
     client.socket.arrive(request * 5 * MANY)
     while client.socket.arrived or client.buffered:
@@ -78,10 +68,10 @@ def test_client_that_never_reads_uses_bounded_memory_and_is_closed(
     make_harness: Callable[..., Harness], *, fast_path: bool, ahead: int
 ) -> None:
     harness = make_harness(fast_path=fast_path, limits=HttpLimits(idle_timeout=10.0))
-    client = harness.ask(plainly_for("alice"))
+    client = harness.ask(ask_for("alice"))
     client.socket.reads = False
     for _ in range(5 * MANY // ahead):
-        client.send(plainly_for("alice") * ahead)
+        client.send(ask_for("alice") * ahead)
         assert client.buffered <= BUFFERED
     assert client.socket.most_waiting <= HIGH_WATER + 1024
     assert client.socket.arrived
@@ -113,17 +103,17 @@ def test_client_sending_an_empty_line_first_has_the_normal_timeout(
     harness.loop.forward(9)
     first, second = pieces
     client.send(first)
-    client.send(second + plainly_for("alice")[:20])
+    client.send(second + ask_for("alice")[:20])
     harness.loop.forward(9)
-    client.send(plainly_for("alice")[20:])
+    client.send(ask_for("alice")[20:])
     assert client.statuses == [200]
 
 
 def test_client_that_pauses_reading_gets_every_answer(make_harness: Callable[..., Harness]) -> None:
     harness = make_harness()
-    client = harness.ask(ask_for("alice", 0))
+    client = harness.ask(numbered("alice", 0))
     client.socket.reads = False
-    client.send(*(ask_for("alice", number) for number in range(1, MANY)))
+    client.send(*(numbered("alice", number) for number in range(1, MANY)))
     while len(client.answers) < MANY:
         before = len(client.answers)
         client.socket.read_on()
@@ -140,9 +130,9 @@ def test_client_that_half_closes_during_a_pause_gets_every_answer(
 ) -> None:
     """A half-close does not drop what was asked before it."""
     harness = make_harness(fast_path=fast_path)
-    client = harness.ask(ask_for("alice", 0))
+    client = harness.ask(numbered("alice", 0))
     client.socket.reads = False
-    client.send(b"".join(ask_for("alice", number) for number in range(1, 500)))
+    client.send(b"".join(numbered("alice", number) for number in range(1, 500)))
     client.socket.end()
     harness.loop.settle()
     while not client.socket.closed:
@@ -157,7 +147,7 @@ def test_client_that_half_closes_during_a_pause_gets_every_answer(
 def test_body_in_many_small_chunks_is_read_to_its_end(make_harness: Callable[..., Harness]) -> None:
     """Framing of several times the body's size, all at once, is no reason to stop reading."""
     harness = make_harness()
-    head = ask_for("alice", 0).partition(b"\r\n\r\n")[0]
+    head = numbered("alice", 0).partition(b"\r\n\r\n")[0]
     lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
     body = b'{"input": "@alice"}'.ljust(14_000)
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
@@ -172,7 +162,7 @@ def test_body_in_many_small_chunks_is_read_to_its_end(make_harness: Callable[...
 
 def test_body_is_read_to_its_end_if_the_limit_sinks(make_harness: Callable[..., Harness]) -> None:
     harness = make_harness(limits=HttpLimits(max_body=50_000))
-    request = in_process.ask_for("alice", pad=40_000)
+    request = ask_for("alice", pad=40_000)
     client = harness.ask(request[:300])
     harness.server.replace(Serving(harness.app, reject, HttpLimits()))
     assert client.send(request[300:-9], request[-9:]).statuses == [200]
@@ -186,7 +176,7 @@ def test_client_that_never_reads_is_closed_after_100_continue(
     harness = make_harness()
     for padding in range(64):
         fields = b"Host: x\r\nExpect: 100-continue\r\nX-Request-ID: " + b"a" * (padding + 1)
-        request = plainly_for("alice").replace(b"Host: x", fields)
+        request = ask_for("alice").replace(b"Host: x", fields)
         client = harness.ask(request)
         client.socket.reads = False
         client.send(request * 100)

@@ -199,11 +199,12 @@ def test_the_address_behind_trusted_proxies_is_counted(make: MakeHarness) -> Non
 def test_the_access_log_names_the_limit(make: MakeHarness) -> None:
     harness = make(requests="2/hour", failed_auth="1/hour")
     wrong = ask_for("alice", key=EXPIRED_KEY)
-    statuses(harness, wrong, wrong, *[ask_for("alice")] * 3)
+    statuses(harness, wrong, wrong, ask_for("alice", key=WRONG_KEY), *[ask_for("alice")] * 3)
     harness.access()
     lines = [json.loads(line) for line in "".join(harness.logged).splitlines()]
     refused = [line for line in lines if line["status"] == 429]
     assert [(line["key"], line["code"], line["reason"]) for line in refused] == [
         ("expired", "rate_limited", "failed_auth"),
+        (None, "rate_limited", "failed_auth"),
         ("caller", "rate_limited", "requests"),
     ]

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from msgspec.structs import replace
 
 from support.http.in_process import FakeClient, Harness, ask_for, reachable
 from support.processes.service import KEY
-from tornado_idv.web.identify import IdentifyUrlHandler
-from tornado_idv.web.lookups import IDENTIFY_URL
 
 GOOD = ask_for("alice")
 WRONG = ask_for("alice", key="B" * 40)
@@ -95,17 +92,6 @@ def test_heads_of_many_kinds_of_client_of_one_key_are_known(
     client.send(*(each for each in kinds for _ in range(3)))
     assert client.statuses == [200] * 450
     assert harness.app.asked == before
-
-
-def test_header_field_of_an_operation_is_sent_with_and_without_the_fast_path(
-    make_harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    operation = replace(IDENTIFY_URL, fields="Deprecation: true\r\n")
-    monkeypatch.setattr(IdentifyUrlHandler, "operation", operation)
-    data = [ask_for(each, b"X-IDV-Request-ID: a") for each in ("alice", "nobody", "nobody", "a b")]
-    sent = [make_harness(fast_path=each).ask(*data, *data).steady for each in (True, False)]
-    assert sent[0] == sent[1]
-    assert sent[0].count(b"\r\nDeprecation: true\r\n") == 8
 
 
 @pytest.mark.parametrize("turns", range(8))

@@ -13,7 +13,7 @@ from tornado_idv import strict_json
 from tornado_idv.admin.operations import OperationFailed, Operations, Record, parse_query
 from tornado_idv.config.types import is_ip_address
 from tornado_idv.errors import InvalidFormat, InvalidKey, format_traceback
-from tornado_idv.web.auth import BearerAuthMixin
+from tornado_idv.web.auth import authenticate
 from tornado_idv.web.errors import ApiError, error_for
 from tornado_idv.web.handler import JsonHandler
 
@@ -33,7 +33,7 @@ class AdminError(HTTPError):
         self.message = message
 
 
-class AdminHandler(BearerAuthMixin, JsonHandler):
+class AdminHandler(JsonHandler):
     """A handler that responds with JSON to operators.
 
     A listener on loopback needs no key. Instead, the ``Host`` field is checked to prevent DNS
@@ -118,7 +118,7 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
 
     def _check_key(self) -> None:
         try:
-            key = self.authenticate(self.operations.keys)
+            key = authenticate(self.request.headers, self.operations.keys)
         except InvalidKey as error:
             raise self._rejected(error_for(error), error.key_id, error.reason) from None
         if "admin" not in key.scopes:

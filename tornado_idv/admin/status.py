@@ -25,7 +25,7 @@ _MAX_EXPIRING = 20
 _own_version = cache(partial(version, "tornado-idv"))  # reads a file
 
 
-def health(report: Report, *, verbose: bool = False) -> Record:
+def health(report: Report, *, verbose: bool) -> Record:
     """Return the record of ``/health/ready``. Failing backends make it "degraded", not unready."""
     degraded = report.degraded()
     state = "degraded" if report.phase == "ready" and degraded else report.phase

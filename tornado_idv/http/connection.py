@@ -54,7 +54,6 @@ class Connection(asyncio.Protocol, ResponseSink):
         self._awaits_body = False  # the fast path knows the head, and the body is incomplete
         self._exchange: Exchange | Pending | None = None
         self._authenticated: bool | None = None  # the last key was valid; None: no response yet
-        self._draining = False
         self._eof = False
         self._reading_paused = False
         self._max_buffer = 0
@@ -186,7 +185,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         # It never decreases, because a request in progress may exceed the new limit.
         self._max_buffer = max(self._max_buffer, MAX_HEAD + serving.limits.max_body)
         self._peer = Peer(self._peer.remote_ip, self._peer.protocol, serving.proxies)
-        fast_path = None if self._draining else serving.fast_path
+        fast_path = None if self._context.connections.draining else serving.fast_path
         self._match = None if fast_path is None else fast_path(self._peer)
         if self._exchange is not None and not serving.keep_alive:
             self._exchange.close_after_response()
@@ -196,7 +195,6 @@ class Connection(asyncio.Protocol, ResponseSink):
 
         But a client that has sent no request so far gets `_LINGER_TIMEOUT` seconds to send one.
         """
-        self._draining = True
         self._match = None  # responses of the fast path leave the connection open
         if self._exchange is not None:
             self._exchange.close_after_response()
@@ -311,7 +309,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         if not self._blocked:  # a client that does not read "100 Continue" keeps its deadline
             self.deadline = inf
         self._exchange = exchange = Exchange(self, head, self._peer)
-        if self._draining or not self._serving.keep_alive:
+        if self._context.connections.draining or not self._serving.keep_alive:
             exchange.close_after_response()
         try:
             exchange.dispatch(self._serving.app, body)

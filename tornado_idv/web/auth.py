@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from tornado.web import RequestHandler
+from collections.abc import Mapping
 
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 
 
-class BearerAuthMixin(RequestHandler):
-    """A handler that authenticates its client by a bearer token (RFC 6750, section 2.1)."""
+def authenticate(headers: Mapping[str, str], keys: KeyRing) -> ApiKey:
+    """Return the client's key, from its bearer token (RFC 6750, section 2.1).
 
-    def authenticate(self, keys: KeyRing) -> ApiKey:
-        """Return the client's key.
-
-        Raises `InvalidKey` unless there is exactly one ``Authorization`` header with a valid key.
-        """
-        return keys.authenticate(*credentials(self.request.headers.get("Authorization", "")))
+    Raises `InvalidKey` unless there is exactly one ``Authorization`` header with a valid key.
+    """
+    return keys.authenticate(*credentials(headers.get("Authorization", "")))
 
 
 def credentials(authorization: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from tornado_idv.http.exchange import Exchange
 from tornado_idv.keys.api_key import ApiKey, Scope
 from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.log_format import format_time
-from tornado_idv.web.auth import BearerAuthMixin
+from tornado_idv.web.auth import authenticate
 from tornado_idv.web.content_negotiation import check_accept
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
 from tornado_idv.web.fast_path.known_heads import KnownHeads, Read
@@ -21,7 +21,7 @@ _SCOPE_FIELD = 'Www-Authenticate: Bearer error="insufficient_scope", scope="{}"\
 """The header line of a 403, with the scope that the key lacks (RFC 6750, section 3.1)."""
 
 
-class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
+class AuthenticatedHandler(ApiHandler):
     """A handler that requires a key. It checks the scope of the key and charges its limits."""
 
     def accepted_key(self, scope: Scope | None = None) -> ApiKey:
@@ -31,7 +31,7 @@ class AuthenticatedHandler(BearerAuthMixin, ApiHandler):
         or if the client exceeds the limit of failed authentication.
         """
         try:
-            key = self.authenticate(self.api.keys)
+            key = authenticate(self.request.headers, self.api.keys)
         except InvalidKey as error:
             self.key_id = error.key_id
             limiter = None if isinstance(error, UndeterminedKey) else self.api.failed_auth

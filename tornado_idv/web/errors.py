@@ -5,12 +5,11 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 
 from tornado.web import HTTPError
 
 from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, LookupFailed, UndeterminedKey
-from tornado_idv.limits.key_limits import Exceeded, Limit
+from tornado_idv.limits.key_limits import Exceeded
 
 _FIELDS: Mapping[int, str] = {
     401: "Www-Authenticate: Bearer\r\n",  # the spelling is part of the contract
@@ -90,17 +89,13 @@ def rate_limited(exceeded: Exceeded) -> ApiException:
 
     Its header fields follow RFC 9110, section 10.2.3, and draft-ietf-httpapi-ratelimit-headers.
     """
-    fields = _rate_limit_fields(exceeded.limit, exceeded.retry_after)
-    return ApiException(ApiError.RATE_LIMITED, fields, exceeded.limit.name)
-
-
-@lru_cache(maxsize=256)
-def _rate_limit_fields(limit: Limit, seconds: int) -> str:
-    return (
+    name, rate, seconds = exceeded.limit.name, exceeded.limit.rate, exceeded.retry_after
+    fields = (
         f"Retry-After: {seconds}\r\n"
-        f'RateLimit-Policy: "{limit.name}";q={limit.rate.count};w={limit.rate.seconds:.0f}\r\n'
-        f'RateLimit: "{limit.name}";r=0;t={seconds}\r\n'
+        f'RateLimit-Policy: "{name}";q={rate.count};w={rate.seconds:.0f}\r\n'
+        f'RateLimit: "{name}";r=0;t={seconds}\r\n'
     )
+    return ApiException(ApiError.RATE_LIMITED, fields, name)
 
 
 def error_for(exception: BaseException) -> ApiError:

@@ -53,10 +53,6 @@ class IdentifyHandler(LookupHandler):
     allowed = ("POST",)
     operation: ClassVar[Operation]
 
-    def set_default_headers(self) -> None:
-        super().set_default_headers()
-        self.set_fields(self.operation.fields)
-
     async def post(self) -> None:
         limits = self.limits_within(self.accepted_key(self.operation.scope))
         check_media_types(self.request.headers)

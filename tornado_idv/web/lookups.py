@@ -32,15 +32,13 @@ _log = logging.getLogger(__name__)
 class Operation(Struct, frozen=True):
     """An operation of the API.
 
-    ``route`` is its name in logs, and ``field`` the required member of the request body. ``fields``
-    are header lines of all its responses, each with its line break.
+    ``route`` is its name in logs, and ``field`` the required member of the request body.
     """
 
     route: str
     scope: Scope
     field: str
     parse: Callable[[Identifiers, str], Query]
-    fields: str = ""
 
     def query(self, body: bytes, identifiers: Identifiers) -> Query:
         """Parse the query from the body of a request. Raises `InvalidFormat`."""

@@ -15,11 +15,11 @@ from support.processes.process import eventually
 from support.processes.service import Client, serving
 from tornado_idv.admin import listener
 from tornado_idv.admin.operations import OperationFailed, Operations
-from tornado_idv.admin.report import Report
+from tornado_idv.admin.report import ProcessReport, Report
 from tornado_idv.features import FEATURES
 from tornado_idv.features.status_page.handlers import FILE_ROUTES
 from tornado_idv.features.status_page.history import History, Sample, percentile, sampled
-from tornado_idv.metrics.counters import BOUNDS
+from tornado_idv.metrics.counters import BOUNDS, Counters
 from tornado_idv.service.service import Service
 
 STATIC = Path(__file__).parents[3] / "tornado_idv" / "features" / "status_page" / "static"
@@ -118,30 +118,28 @@ def test_history_shows_the_requests_of_the_last_seconds(service: Service) -> Non
 
 
 class Counted:
-    """A history of a service whose time and counters a test sets."""
+    """A history whose time and counters a test sets."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self) -> None:
         self.ticker = Ticker()
-        self.state = service.operations
+        self.counters = Counters()
         self.history = History(self.ticker, self.ticker)
         self._sample()
 
     def _sample(self) -> None:
-        counters = self.state.counters
-        report = Report("ready", 1, 0.0, self.state.process_report(), counters)
-        self.history.sample(report)
+        self.history.sample(Report("ready", 1, 0.0, ProcessReport(), self.counters))
 
     def second(self, code: str = "ok", seconds: float = 0.001, times: int = 0) -> Sample:
         """Count responses, and return the sample at the end of this second."""
         for _ in range(times):
-            self.state.counters.responses["identify/url", code].add(seconds)
+            self.counters.responses["identify/url", code].add(seconds)
         self.ticker.now += 1
         self._sample()
         return Sample(**self.history.latest)  # type: ignore[arg-type]
 
 
-def test_sample_describes_five_seconds(service: Service) -> None:
-    counted = Counted(service)
+def test_sample_describes_five_seconds() -> None:
+    counted = Counted()
     assert counted.history.latest is None
     first = counted.second()
     assert (first.requests, first.p50, first.hit_ratio) == (0, None, None)
@@ -167,17 +165,17 @@ def test_sample_describes_five_seconds(service: Service) -> None:
         ("invalid_format", None),
     ],
 )
-def test_errors_are_shown_by_kind(service: Service, code: str, field: str | None) -> None:
-    sample = Counted(service).second(code, times=5)._asdict()
+def test_errors_are_shown_by_kind(code: str, field: str | None) -> None:
+    sample = Counted().second(code, times=5)._asdict()
     rates = {name: sample[name] for name in sample if name.startswith(("status_", "error"))}
     assert (sample["requests"], len(rates)) == (5, 5)
     assert {name for name, rate in rates.items() if rate} == ({field} if field else set())
     assert field is None or rates[field] == 5
 
 
-def test_stale_answers_and_hits_are_shown(service: Service) -> None:
-    counted = Counted(service)
-    counted.state.counters.cache_lookups.update(hit=6, stale=2, miss=1, coalesced=1, shared=2)
+def test_stale_answers_and_hits_are_shown() -> None:
+    counted = Counted()
+    counted.counters.cache_lookups.update(hit=6, stale=2, miss=1, coalesced=1, shared=2)
     sample = counted.second()
     assert (sample.hit_ratio, sample.stale) == (0.5, 2)
 
@@ -201,17 +199,17 @@ async def test_sample_is_omitted_while_there_is_no_report(caplog: pytest.LogCapt
     assert caplog.messages == []
 
 
-def test_history_is_15_minutes_long(service: Service) -> None:
-    counted = Counted(service)
+def test_history_is_15_minutes_long() -> None:
+    counted = Counted()
     for _ in range(950):
         counted.second()
     times = counted.history.columns()["time"]
     assert (len(times), times[0], times[-1]) == (900, 1051, 1950)
 
 
-def test_latency_of_a_backend_is_that_of_the_last_minute(service: Service) -> None:
-    counted = Counted(service)
-    counted.state.counters.count_backend_call("users", "found", "", 0.2)
+def test_latency_of_a_backend_is_that_of_the_last_minute() -> None:
+    counted = Counted()
+    counted.counters.count_backend_call("users", "found", "", 0.2)
     counted.second()
     assert counted.history.backend_latency("users") == {"p50": 175.0, "p99": 248.5}
     for _ in range(59):

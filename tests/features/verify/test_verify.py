@@ -48,16 +48,11 @@ AUTHORIZED = {"Host": "x", "Authorization": f"Bearer {KEY}", **INPUT}
 REJECTED = {
     "nothing": ({}, "identifier_header"),
     "both": ({**INPUT, **CARD}, "identifier_header"),
-    "empty input": ({"X-Idv-Input": ""}, "not_an_identifier"),
-    "no @": ({"X-Idv-Input": "bob"}, "nickname_without_at"),
     "card as input": ({"X-Idv-Input": "5"}, "nickname_without_at"),
     "input as card": ({"X-Idv-Card": "@bob"}, "card_not_digits"),
-    "long card": ({"X-Idv-Card": "4" * 33}, "card_length"),
-    "other site": ({"X-Idv-Input": "https://evil.example/m/bob"}, "other_site"),
     "two in one": ({"X-Idv-Input": "@bob, @bob"}, "nickname_invalid"),
     "not ASCII": ({"X-Idv-Input": "@bób"}, "nickname_invalid"),
     "RFC 8187": ({"X-Idv-Input": "UTF-8''%40bob"}, "not_an_identifier"),
-    "percent": ({"X-Idv-Input": "@b%6Fb"}, "nickname_invalid"),
     "extended name": ({"X-Idv-Input*": "UTF-8''%40bob"}, "identifier_header"),
 }
 
@@ -240,12 +235,6 @@ def test_limits_count_requests_and_misses(folder: Path) -> None:
     with serving(limits + ENABLED + USERS, folder) as service:
         client = Client(service.port)
         assert [verify(client, INPUT).status for _ in range(7)] == [200] * 6 + [429]
-
-
-def test_keys_that_are_not_valid_are_limited_by_address(folder: Path) -> None:
-    with serving("limits: {failed_auth: 2/hour}\n" + ENABLED + USERS, folder) as service:
-        client = Client(service.port)
-        assert [verify(client, INPUT, "unknown").status for _ in range(3)] == [401, 401, 429]
 
 
 def test_operation_has_its_name_in_metrics_and_status(folder: Path) -> None:

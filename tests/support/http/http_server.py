@@ -7,7 +7,7 @@ import socket
 import ssl
 import time
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
@@ -19,9 +19,10 @@ from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.http.connection import Connection
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.server import HttpServer
-from tornado_idv.http.serving import FastPath, Serving
+from tornado_idv.http.serving import Serving
 
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
+Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
 LIMITS = HttpLimits(max_body=1000, idle_timeout=10.0, body_timeout=5.0)
 _TIMEOUT = 30.0
 """Seconds for the server to respond, also on a busy machine."""
@@ -35,7 +36,6 @@ class HandlerControl:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.left = asyncio.Event()
-        self.ended = asyncio.Event()
         self.may_continue = asyncio.Event()
         self.may_continue.set()
         self.answer = b"{}"
@@ -54,13 +54,7 @@ class Handler(RequestHandler):
     async def post(self) -> None:
         self.control.asked.append(self.request.body)
         self.control.begun.set()
-        try:
-            await self.control.may_answer.wait()
-            await self.respond()
-        finally:
-            self.control.ended.set()
-
-    async def respond(self) -> None:
+        await self.control.may_answer.wait()
         if self.request.path == "/parts":
             self.set_header("Content-Length", 2 * len(self.control.answer))
             self.write(self.control.answer)
@@ -85,12 +79,16 @@ class Client:
     """A client, and the service at the other end."""
 
     def __init__(
-        self, app: Application, control: HandlerControl, server: HttpServer, port: int
+        self,
+        control: HandlerControl,
+        server: HttpServer,
+        port: int,
+        tls: ssl.SSLContext | None,
     ) -> None:
-        self._app = app
         self.control = control
         self.server = server
         self.port = port
+        self.tls = tls
         self.clock = LoopClock()
         self.clock.stop()
         self.reader: StreamReader
@@ -104,19 +102,19 @@ class Client:
     def is_draining(self) -> bool:
         return self.server._connections.draining
 
-    async def connect(self, receive: int = 0, tls: ssl.SSLContext | None = None) -> None:
+    async def connect(self, receive: int = 0) -> None:
         sock = socket.socket()
         if receive:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
         sock.setblocking(False)  # noqa: FBT003
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
-        self.reader, self.writer = await asyncio.open_connection(
-            sock=sock, limit=1024, ssl=tls, server_hostname="127.0.0.1" if tls else None
-        )
+        self.reader, self.writer = await self.open(sock=sock, limit=1024)
 
-    def replace(self, limits: HttpLimits, **options: Any) -> None:
-        """Have the server replace its application, by the same one."""
-        self.server.replace(Serving(self._app, reject, limits, **options))
+    async def open(self, *address: Any, **options: Any) -> tuple[StreamReader, StreamWriter]:
+        """Connect to an address, by TLS if the server has it."""
+        if self.tls is not None:
+            options |= {"ssl": self.tls, "server_hostname": "127.0.0.1"}
+        return await asyncio.wait_for(asyncio.open_connection(*address, **options), 5)
 
     def send(self, data: bytes) -> None:
         self.writer.write(data)
@@ -139,21 +137,18 @@ class Client:
 
 @asynccontextmanager
 async def connected_client(
-    limits: HttpLimits = LIMITS,
-    server_tls: ssl.SSLContext | None = None,
-    timer: Callable[[], float] = time.perf_counter,
-    fast_path: FastPath | None = None,
-    **connected: Any,
+    limits: HttpLimits = LIMITS, tls: Contexts | None = None, receive: int = 0
 ) -> AsyncIterator[Client]:
-    """A client that is connected; with ``server_tls`` it is to name its own context as ``tls``."""
+    """A client that is connected, by TLS with the contexts of the server and of the client."""
     control = HandlerControl()
     acts = Handler, {"control": control}
     app = Application([(path, *acts) for path in ("/", "/parts", "/fails")], log_function=ignore)
-    server = HttpServer(Serving(app, reject, limits, fast_path), timer=timer)
+    server = HttpServer(Serving(app, reject, limits))
     sock, port = bind_unused_port()
+    server_tls, client_tls = tls or (None, None)
     await server.listen([sock], server_tls)
-    client = Client(app, control, server, port)
-    await client.connect(**connected)
+    client = Client(control, server, port, client_tls)
+    await client.connect(receive)
     try:
         yield client
     finally:

@@ -333,10 +333,8 @@ class Harness:
         self.fast_path = KnownHeads(api) if self._fast_path else None
         self.app = Counted(self._app or make_api(api, routes=_ROUTES, known_heads=self.fast_path))
         connect = self.fast_path.connect if self.fast_path else None
-        self.server = HttpServer(
-            Serving(self.app, make_reject(log), self._limits, connect, self._proxies),
-            timer=self._busy_for,
-        )
+        self.serving = Serving(self.app, make_reject(log), self._limits, connect, self._proxies)
+        self.server = HttpServer(self.serving, timer=self._busy_for)
         self._log = log
 
     def _busy_for(self) -> float:

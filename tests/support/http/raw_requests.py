@@ -19,17 +19,21 @@ def request(
 
 LENGTH = b"Content-Length: %d" % len(BODY)
 HOST = b"Host: x"
+CHUNKED = b"Transfer-Encoding: chunked"
 
-STALLED_CHUNKS = request(HOST, b"Transfer-Encoding: chunked", body=CHUNKS[:-20])
+STALLED_CHUNKS = request(HOST, CHUNKED, body=CHUNKS[:-20])
 EXTENDED = b"8;a=b;c\r\n" + BODY[:8] + b"\r\nB;x\r\n" + BODY[8:]
 TRAILED = EXTENDED + b"\r\n000\r\nX-Sum: 1\r\nContent-Length: 5\r\n\r\n"
 
+_FULL = b"X-A: " + b"a" * (16 * 1024 - len(request(HOST, LENGTH, b"X-A: ", body=b"")))
+"""A field with which a head has 16 KiB."""
+
+
 READ = {
-    "chunks": request(HOST, b"Transfer-Encoding: chunked", body=CHUNKS),
+    "a head at the limit": request(HOST, LENGTH, _FULL),
+    "chunks": request(HOST, CHUNKED, body=CHUNKS),
     "chunks in another case": request(HOST, b"transfer-ENCODING: Chunked", body=CHUNKS),
-    "chunks with extensions and trailers": request(
-        HOST, b"Transfer-Encoding: chunked", body=TRAILED
-    ),
+    "chunks with extensions and trailers": request(HOST, CHUNKED, body=TRAILED),
     "an absolute target": request(HOST, LENGTH, line=b"POST http://x/api/v1/identify/url HTTP/1.1"),
     "an empty host": request(b"Host: ", LENGTH),
     "any host": request(b"Host: elsewhere.example:99", LENGTH),
@@ -42,16 +46,13 @@ READ = {
 
 REFUSED = {
     "a length with a sign": (request(HOST, b"Content-Length: +19"), 400),
-    "a length in hexadecimal": (request(HOST, b"Content-Length: 0x13"), 400),
     "an empty length": (request(HOST, b"Content-Length: "), 400),
-    "a length and a word": (request(HOST, b"Content-Length: 19 bytes"), 400),
     "a length without end": (request(HOST, b"Content-Length: " + b"1" * 5000), 400),
     "a length repeated": (request(HOST, LENGTH, LENGTH), 400),
     "a length as a list": (request(HOST, b"Content-Length: 19, 19"), 400),
-    "a length and chunks": (request(HOST, LENGTH, b"Transfer-Encoding: chunked", body=CHUNKS), 400),
+    "a length and chunks": (request(HOST, LENGTH, CHUNKED, body=CHUNKS), 400),
     "another coding": (request(HOST, b"Transfer-Encoding: gzip"), 400),
     "two codings": (request(HOST, b"Transfer-Encoding: gzip, chunked", body=CHUNKS), 400),
-    "an identity coding": (request(HOST, b"Transfer-Encoding: identity"), 400),
     "an underscore": (request(HOST, b"Transfer_Encoding: chunked", body=CHUNKS), 400),
     "a query of 1,001 fields": (
         request(HOST, LENGTH, line=b"POST /?" + b"&" * 1000 + b" HTTP/1.1"),
@@ -59,7 +60,7 @@ REFUSED = {
     ),
     "an underscored length": (request(HOST, b"Content_Length: 19"), 400),
     "chunks in HTTP/1.0": (
-        request(HOST, b"Transfer-Encoding: chunked", body=CHUNKS, line=b"POST / HTTP/1.0"),
+        request(HOST, CHUNKED, body=CHUNKS, line=b"POST / HTTP/1.0"),
         400,
     ),
     "no host": (request(LENGTH), 400),
@@ -74,18 +75,8 @@ REFUSED = {
     "a target of no form": (request(HOST, line=b"POST api/v1 HTTP/1.1"), 400),
     "another version": (request(HOST, line=b"POST / HTTP/2.0"), 400),
     "HTTP/0.9": (b"GET /\r\n\r\n", 400),
-    "a chunk size with a sign": (
-        request(HOST, b"Transfer-Encoding: chunked", body=b"-1\r\n\r\n"),
-        400,
-    ),
-    "a chunk size of no digits": (
-        request(HOST, b"Transfer-Encoding: chunked", body=b"x\r\n\r\n"),
-        400,
-    ),
     "chunks over the limit": (
-        request(
-            HOST, b"Transfer-Encoding: chunked", body=b"5000\r\n" + b" " * 0x5000 + b"\r\n0\r\n\r\n"
-        ),
+        request(HOST, CHUNKED, body=b"5000\r\n" + b" " * 0x5000 + b"\r\n0\r\n\r\n"),
         413,
     ),
     "a target over the limit": (
@@ -99,7 +90,9 @@ REFUSED = {
         413,
     ),
     "another expectation": (request(HOST, LENGTH, b"Expect: tea"), 417),
-    "headers over 16 KiB": (request(HOST, LENGTH, b"X-A: " + b"y" * 16384), 431),
+    "a head over the limit": (request(HOST, LENGTH, _FULL + b"a"), 431),
+    "chunks twice": (request(HOST, CHUNKED, CHUNKED, body=CHUNKS), 400),
+    "chunks twice in one line": (request(HOST, CHUNKED + b", chunked", body=CHUNKS), 400),
     "headers ended by CRLF LF": (request(HOST, LENGTH)[: -len(BODY) - 2] + b"\n" + BODY, 400),
     "a line ended by LF": (request(HOST, LENGTH).replace(b"\r\nHost", b"\nHost"), 400),
     "a host with a broken escape": (request(b"Host: %zz", LENGTH), 400),
@@ -133,4 +126,6 @@ NO_ROUTES = [
     "/api/v1/identify/url#x",
     "/api/v1/identify/url%0a",
     "/api/v2/identify/url",
+    "/".ljust(2048, "a"),
+    "http://x/".ljust(2056, "a"),
 ]

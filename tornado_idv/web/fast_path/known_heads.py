@@ -162,7 +162,7 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
             known.subject,
         )
         result = known.answer(api, known.query, limits, request)
-        fields = self._echoed() + operation.fields if template.echoed else operation.fields
+        fields = self._echoed() if template.echoed else ""
         if isinstance(result, PendingLookup):
             pending = PendingResponse(
                 api, template, request, started_at, fields, result, sink, self.keep_alive
