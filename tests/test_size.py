@@ -42,7 +42,7 @@ SIZES = {
     "features/verify": 122,
     # Plugins.
     "plugins/idv_ldap": 1_329,  # + 6: case-sensitive attributes, and the base for any scope
-    "plugins/idv_postgres": 2_802,
+    "plugins/idv_postgres": 2_865,
     "plugins/idv_redis": 1084,
     "plugins/idv_sqlite": 1_399,  # + 23: lookups during a check of a new file, or during a copy
     "plugins/idv_upstream": 2_828,
