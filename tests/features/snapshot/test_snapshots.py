@@ -20,6 +20,7 @@ from tornado_idv.admin.operations import OperationFailed
 from tornado_idv.features.snapshot import snapshot_file
 from tornado_idv.features.snapshot import snapshots as module
 from tornado_idv.features.snapshot.snapshot_file import SnapshotFiles
+from tornado_idv.features.snapshot.view import status
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
@@ -307,12 +308,21 @@ async def test_outdated_writes_leave_no_name(path: Path, process: Process) -> No
     assert path.exists()
 
 
-async def test_stop_does_not_try_again_what_fails(
+async def test_write_that_fails_is_logged_once_and_stops_nothing(
     path: Path, wall: Ticker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await Process(path / "missing", wall, Source()).stop()
+    """A stop does not try it again."""
+    process = Process(path / "missing", wall, Source())
+    for _ in range(2):
+        await process.write()
+    process.directory.purge(Purge())
+    assert await process.snapshots.purged()
+    await process.stop()
     assert caplog.text.count("cannot be written: No such file") == 1
     assert "timed out" not in caplog.text
+    path.mkdir()
+    await process.write()
+    assert process.snapshots.error is None
 
 
 async def test_purge_reports_a_kept_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,8 +332,10 @@ async def test_purge_reports_a_kept_file(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(SnapshotFiles, "remove", fail)
         with pytest.raises(OperationFailed, match="remove it by hand"):
             await service.operations.purge({"all": True})
-        error = service.operations.process_report().parts["cache snapshot"].error
-        assert "may still contain purged users: Permission denied" in str(error)
+        report = await service.operations.report()
+    assert report.degraded() == ["cache snapshot"]
+    error = "may still contain purged users: Permission denied"
+    assert error in str(status(report)["cache_snapshot"])
 
 
 @pytest.mark.parametrize("fails", ["at the stop", "at the start"])
