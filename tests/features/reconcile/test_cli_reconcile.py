@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 
 from support.processes.permissions import public_directory, unprivileged
-from support.processes.process import Invoke, command
+from support.processes.process import Invoke
 from tornado_idv.cli.files import replaced_file
 from tornado_idv.client import ClientError, InvalidKey, MissingScope, Undetermined, Unexpected, User
 from tornado_idv.client import Result as FoundResult
@@ -546,17 +546,3 @@ def test_list_is_written_to_standard_output(
     records = b'{"n": "@bob", "x": 1}\n{"n": "@alice"}'
     result = invoke("reconcile", "-", "--column", "n", *options, stdin=records)
     assert result.stdout == '{"n": "@bob", "x": 1}\n'
-
-
-@pytest.mark.slow
-def test_state_is_not_written_where_the_rows_cannot_be(
-    double: IdentityService, tmp_path: Path
-) -> None:
-    (tmp_path / "accounts").write_text("@bob\n")
-    (tmp_path / "key").write_text(double.key)
-    files = [tmp_path / "accounts", "--key-file", tmp_path / "key", "--state", tmp_path / "state"]
-    options = ("--grace", "0s", "--max-gone", "100%", "--confirm-after", "0s", "--url", double.url)
-    done = command("reconcile", *files, *options, output="/dev/full")
-    full = "standard output cannot be written: No space left on device\n"
-    assert (done.returncode, done.stderr) == (3, full)
-    assert not (tmp_path / "state").exists()
