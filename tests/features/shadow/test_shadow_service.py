@@ -107,22 +107,6 @@ def test_difference_is_counted_and_nowhere_else_is_the_shadow_known(
     assert new.requests == ["@alice"]
 
 
-def test_shadow_without_its_canary_is_unverified(tmp_path: Path, new: LiveDirectory) -> None:
-    """Of the users that it does not find alone: who is found is found."""
-    text = shadow(new, 'canary: {nickname: "@bird", max_age: 0s}')
-    new.absent.add("@alice")
-    with serving(config(text), tmp_path) as service:
-        # Its canary may already be a problem when it is first asked for.
-        eventually(lambda: status(service)["shadows"][0]["problem"] != "not open yet")
-        assert Client(service.port).by_input("@alice").status == 200
-        assert Client(service.port).by_input("@bob").status == 200
-        assert settled(service, 2) == {"match": 1, "unverified": 1}
-        eventually(lambda: "@bird is not found" in (status(service)["shadows"][0]["problem"] or ""))
-        health = ask_admin(service, "/health/ready")
-        assert (health.status, health.json["status"]) == (200, "degraded")
-        assert scrape(service)("idv_degraded", part="shadow new") == 1
-
-
 def test_hung_shadow_delays_no_response_and_is_bounded(tmp_path: Path, new: LiveDirectory) -> None:
     new.held |= {f"@user{i}" for i in range(10)} | {"@alice"}
     with comparing(tmp_path, config(shadow(new, "timeout: 20s, max_concurrent: 3"))) as service:
