@@ -14,7 +14,7 @@ from support.http.live_directory import LiveDirectory, live_directory
 from support.http.metrics import scrape
 from support.processes.admin import HasAdmin, ask_admin
 from support.processes.process import eventually
-from support.processes.service import CONFIG, USERS, Client, serving
+from support.processes.service import CONFIG, FIXTURE, USERS, Client, serving
 from tornado_idv.features.shadow import shadow as shadow_module
 from tornado_idv.features.shadow.view import RESULTS
 from tornado_idv.model import User
@@ -22,12 +22,7 @@ from tornado_idv.service.service import Service
 
 pytestmark = pytest.mark.slow
 
-ALICE, BOB = User("Free", "4000123412341234", "alice"), User("Free", "4000000000000002", "bob")
-FIXTURE = (
-    "users:\n"
-    '  - {nickname: "@alice", card_number: "4000123412341234", plan: Free}\n'
-    '  - {nickname: "@bob", card_number: "4000000000000002", plan: Free}\n'
-)
+ALICE = User("Free", "4000123412341234", "alice")
 UNCACHED = "cache: {ttl: 0s, negative_ttl: 0s, failure_memo: 0s, stale_if_error: 0s}\n"
 ALL = "shadow: {sample: 100%, rate: 1000/s}"
 
@@ -42,13 +37,8 @@ def config(backend: str) -> str:
 
 @pytest.fixture
 def new() -> Iterator[LiveDirectory]:
-    with live_directory(ALICE, BOB) as directory:
+    with live_directory(ALICE) as directory:
         yield directory
-
-
-@pytest.fixture(autouse=True)
-def users(tmp_path: Path) -> None:
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
 
 
 def counts(service: HasAdmin) -> dict[str, int]:
