@@ -238,11 +238,6 @@ def test_several_processes_write_at_once(file: ShadowFile) -> None:
     assert (contents.matches, contents.totals) == (40, {"match": 60})
 
 
-def damaged(path: Path, sql: str) -> None:
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript(sql)
-
-
 @pytest.mark.parametrize(
     ("sql", "reason"),
     [
@@ -254,7 +249,8 @@ def damaged(path: Path, sql: str) -> None:
 def test_file_of_something_else_is_neither_read_nor_written(
     file: ShadowFile, sql: str, reason: str
 ) -> None:
-    damaged(file.path, sql)
+    with closing(sqlite3.connect(file.path)) as database:
+        database.executescript(sql)
     before = file.path.read_bytes()
     actions = (file.read, lambda: file.write([compared("match")], 1.0), lambda: file.discard(1.0))
     for action in actions:
