@@ -71,12 +71,8 @@ def test_a_missing_file_is_reported(invoke: Invoke, tmp_path: Path) -> None:
         f"{path}: cannot be read: No such file or directory; "
         "name another file with --config, or write one with: tornado-idv init\n"
     )
-    result = invoke("check", "-c", path, "--json")
-    assert (result.exit_code, result.stderr) == (1, "")
-    (problem,) = json.loads(result.stdout)["problems"]
-    message = f"{path}: cannot be read: No such file or directory"
-    assert problem.pop("message") == message
-    assert problem == {"file": None, "line": None, "column": None, "path": ""}
+    (problem,) = json.loads(invoke("check", "-c", path, "--json").stdout)["problems"]
+    assert problem["message"] == f"{path}: cannot be read: No such file or directory"
 
 
 def test_a_file_that_may_not_be_read_is_no_wrong_use(

@@ -180,17 +180,6 @@ async def test_purge_while_it_is_written_leaves_none_that_has_what_was_purged(
         assert not path.exists()
 
 
-async def test_reload_during_the_write_leaves_no_answers_of_both(
-    path: Path, process: Process
-) -> None:
-    await process.directory.find(QUERY)
-    writing = asyncio.create_task(process.write())
-    await asyncio.sleep(0)
-    process.snapshots.follow(settings_of(path, ttl=1), directory(Source()))
-    await writing
-    assert not path.exists()
-
-
 @pytest.mark.parametrize("before", ["nothing", "a purge that removes the file", "a failed write"])
 @pytest.mark.parametrize("during", [False, True])
 @pytest.mark.parametrize("in_former", [False, True])
