@@ -104,10 +104,7 @@ def test_status_counts_users_and_lookups(run: Run, read: Read, file: ShadowFile)
         "fields": {"plan": 2, "profile_url": 1},
         "totals": {"match": 20, "differs": 4, "missing": 2, "unverified": 2, "target_failed": 2},
     }
-    done = run("status", "new")
-    assert (
-        done.stdout
-        == """\
+    expected = """\
 new: compared since 1970-01-01T00:00:00.000Z
 users: 13, on 2 days
   missing: 1
@@ -125,7 +122,7 @@ lookups:
   target_failed: 2
   unverified: 2
 """
-    )
+    assert run("status", "new").stdout == expected
 
 
 def test_report_shows_nicknames_and_cards_only_with_reveal(
@@ -137,17 +134,12 @@ def test_report_shows_nicknames_and_cards_only_with_reveal(
             assert each.nickname not in done.stdout
             assert each.card_number not in done.stdout
     users = read("report")["users"]
-    assert [(each["result"], each["fields"]) for each in users] == [
-        ("extra", []),
-        ("differs", ["plan"]),
-    ]
+    shown = [(each["result"], each["fields"]) for each in users]
+    assert shown == [("extra", []), ("differs", ["plan"])]
     assert all(re.fullmatch("[0-9a-f]{24}", each["user"]) for each in users)
     assert {*users[0]} == {"user", "result", "fields", "compared"}
-    shown = read("report", "--reveal")["users"]
-    assert [each["queries"] for each in shown] == [
-        ["42000042", "@carl"],
-        [ALICE.card_number, "@alice"],
-    ]
+    queries = [each["queries"] for each in read("report", "--reveal")["users"]]
+    assert queries == [["42000042", "@carl"], [ALICE.card_number, "@alice"]]
     assert run("report", "new", "--reveal").stdout == (
         "1970-01-01T00:00:01.000Z  extra       42000042 @carl\n"
         f"1970-01-01T00:00:01.000Z  differs     {ALICE.card_number} @alice: plan\n"
@@ -194,9 +186,8 @@ def test_fields_of_a_user_who_is_missing_by_card_do_not_count(read: Read, file: 
     (by_nickname, _), (_, by_card) = compared("differs", ALICE, "plan"), compared("missing")
     fill(file, [by_nickname, by_card], compared("differs", BOB, "profile_url"))
     assert read("status")["fields"] == {"profile_url": 1}
-    assert read("check", "--min-users", 1, "--accept", "profile_url")["blockers"] == [
-        "1 user missing in new"
-    ]
+    given = ["check", "--min-users", 1, "--accept", "profile_url"]
+    assert read(*given)["blockers"] == ["1 user missing in new"]
 
 
 def test_service_that_compares_or_writes_nothing_is_a_blocker(read: Read, file: ShadowFile) -> None:

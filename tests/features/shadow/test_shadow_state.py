@@ -276,16 +276,13 @@ async def test_problem_of_the_shadow_is_in_the_file(path: Path) -> None:
     await state.close()
 
 
-async def test_what_did_not_match_is_due_after_its_age(path: Path) -> None:
-    now = 20.0
-    state = started(path, lambda: now)
+async def test_what_did_not_match_is_due_by_nickname_or_card(path: Path) -> None:
+    state, queries = started(path), {ByNickname("bob"), ByCard("4000")}
     await until(lambda: users(path) == 0)
-    state.record(ByNickname("alice"), MISSING, 41.0)
-    for query in (ByNickname("bob"), ByCard("4000")):
+    for query in queries:
         state.record(query, MISSING, 30.0)
     await until(lambda: users(path) == 1)
-    now = 100.0
-    assert {*await state.due(60.0, 10)} == {ByNickname("bob"), ByCard("4000")}
+    assert {*await state.due(60.0, 10)} == queries
     await state.close(discard=True)
     assert users(path) == 0
     path.unlink()

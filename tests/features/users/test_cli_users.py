@@ -334,9 +334,8 @@ def test_file_that_is_mounted_by_itself_is_named(
 
     monkeypatch.setattr(Path, "replace", fail)
     done = users("import", source(lines(ALICE)), "--to", "people")
-    assert (done.exit_code, "is a mount point" in done.stderr, "--merge" in done.stderr) == (
-        *(3, True, True),
-    )
+    assert done.exit_code == 3
+    assert re.search("is a mount point.*--merge", done.stderr)
 
 
 def test_utf_16_file_of_sqlite_is_imported_into(users: Users, source: Source, path: Path) -> None:
@@ -383,9 +382,8 @@ def test_exported_users_with_unusual_plans_are_imported_again(
     users: Users, folder: Path, path: Path, form: str
 ) -> None:
     plans = [" a, 'b' ", '"', '""x', "# c: -", "\\n", "=1", "\ufeffé\u00a0\U0001f600", "-", "null"]
-    sqlite_databases.write(
-        path, BOB, *(User(plan, str(i), f"u{i}") for i, plan in enumerate(plans))
-    )
+    stored = (User(plan, str(i), f"u{i}") for i, plan in enumerate(plans))
+    sqlite_databases.write(path, BOB, *stored)
     file = folder / f"all.{form}"
     file.touch(0o644)
     assert users("export", "--from", "people", file).exit_code == 0

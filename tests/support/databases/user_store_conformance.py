@@ -28,7 +28,7 @@ SAME_CARD = "the card number is also that of line {}"
 TAKEN_CARD = "the card number belongs to a stored user who is not in the list"
 NUMBERS = "nickname TEXT, card_number INTEGER, plan TEXT"
 MODES: tuple[Mode, ...] = ("replace", "merge")
-each_mode = pytest.mark.parametrize("mode", ["replace", "merge"])
+each_mode = pytest.mark.parametrize("mode", MODES)
 each_start = pytest.mark.parametrize(
     ("mode", "stored"),
     [("replace", [BOB]), ("merge", [BOB]), ("replace", [])],
