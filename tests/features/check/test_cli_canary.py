@@ -86,10 +86,8 @@ def test_check_warns_of_canaries_that_cannot_be_looked_up(invoke: Invoke, config
     done = invoke("check", "-c", file)
     lines = done.stderr.splitlines()
     assert done.exit_code == 0
-    assert [line.partition("canary @")[2].partition(":")[0] for line in lines] == [
-        "idv-canary",
-        "idv-canary (by card number)",
-    ]
+    warned = [line.partition("canary @")[2].partition(":")[0] for line in lines]
+    assert warned == ["idv-canary", "idv-canary (by card number)"]
     assert all(line.startswith(f"warning: {file}:3:") for line in lines)
 
 

@@ -204,25 +204,16 @@ def test_faults_are_counted(double: Double) -> None:
     double.put("/double/faults/all", delay="1ms")
     double.statuses("@alice", 3)
     double.statuses("@other")
-    assert double.get("/double") == {
-        "users": [],
-        "faults": {
-            "@alice": {"status": 503, "times": 1, "injected": 1},
-            "all": {"delay": 0.001, "injected": 1},
-        },
-    }
+    alice, others = {"status": 503, "times": 1, "injected": 1}, {"delay": 0.001, "injected": 1}
+    assert double.get("/double") == {"users": [], "faults": {"@alice": alice, "all": others}}
 
 
 def test_a_user_is_added_replaced_and_removed(double: Double) -> None:
-    assert double.put("/double/users/@new", plan="Pro", card_number="77").status == 200
+    user = {"plan": "Pro", "card_number": "77"}
+    assert double.put("/double/users/@new", **user).status == 200
     found = json.loads(double.client.by_card("77").body)
-    assert found == {
-        "status": "ok",
-        "plan": "Pro",
-        "card_number": "77",
-        "nickname": "@new",
-        "profile_url": "https://profiles.example/m/new",
-    }
+    derived = {"nickname": "@new", "profile_url": "https://profiles.example/m/new"}
+    assert found == {"status": "ok", **user, **derived}
     url = "https://elsewhere.example/new"
     double.put("/double/users/%40new", plan="Team", card_number="78", profile_url=url)
     assert json.loads(double.client.by_input("@new").body)["profile_url"] == url

@@ -164,12 +164,8 @@ def test_check_passes_with_enough_users_who_are_the_same(
 
 
 def test_only_accepted_fields_may_differ(read: Read, file: ShadowFile) -> None:
-    fill(
-        file,
-        compared("differs", ALICE, "plan"),
-        compared("differs", BOB, "plan", "profile_url"),
-        matches=10,
-    )
+    others = compared("differs", BOB, "plan", "profile_url")
+    fill(file, compared("differs", ALICE, "plan"), others, matches=10)
     given = ["check", "--min-users", 1, "--accept", "plan"]
     assert read(*given)["blockers"] == ["1 user with another profile_url"]
     assert read(*given, "--accept", "profile_url")["ok"] is True

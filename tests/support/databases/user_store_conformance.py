@@ -303,11 +303,9 @@ class UserStoreConformance(UserStoreTransactions):
         assert (table.store().count(), len(cards)) == (5001, 5001)
 
     def test_table_and_columns_may_have_any_names(self, table: UserTable) -> None:
-        options: dict[str, Any] = {
-            "table": 'my "people"; --',
-            "columns": {"card_number": "card'no", "plan": "a b"},
-        }
-        options["columns"] |= {"nickname": "select", "profile_url": 'u."x'}
+        columns = {"nickname": "select", "card_number": "card'no", "plan": "a b"}
+        columns["profile_url"] = 'u."x'
+        options: dict[str, Any] = {"table": 'my "people"; --', "columns": columns}
         names = '"select" TEXT, "card\'no" TEXT, "a b" TEXT, "u.""x" TEXT'
         table.run(f'CREATE TABLE "my ""people""; --" ({names})')
         store, changed = table.store(**options), User("Free", "2", "bob")
