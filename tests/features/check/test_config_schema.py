@@ -33,15 +33,12 @@ demo: true
 """
 
 ENVIRON = {
-    "PORT": "80",
+    **dict.fromkeys(("COUNT", "MOST", "PORT", "SIZE"), "16"),
     "PATH": "x",
-    "SIZE": "4",
     "SHA256": "b" * 64,
     "SCOPE": "admin",
     "EXPIRES": "2027-01-01T00:00:00Z",
     "SHARE": "0.5",
-    "COUNT": "100",
-    "MOST": "16",
     "KIND": "table",
     "DEMO": "yes",
 }

@@ -90,20 +90,11 @@ def test_status_counts_users_and_lookups(run: Run, read: Read, file: ShadowFile)
     record = read("status")
     assert record.pop("written") > "2026"
     assert record.pop("problem") is None
-    assert record == {
-        "backend": "new",
-        "since": "1970-01-01T00:00:00.000Z",
-        "days": 2,
-        "users": 13,
-        "missing": 1,
-        "extra": 0,
-        "unverified": 1,
-        "target_failed": 1,
-        "differs": 2,
-        "match": 10,
-        "fields": {"plan": 2, "profile_url": 1},
-        "totals": {"match": 20, "differs": 4, "missing": 2, "unverified": 2, "target_failed": 2},
-    }
+    results = {"missing": 1, "extra": 0, "unverified": 1, "target_failed": 1, "differs": 2}
+    totals = {"match": 20, "differs": 4, "missing": 2, "unverified": 2, "target_failed": 2}
+    compared_users = {"days": 2, "users": 13, "match": 10, "fields": {"plan": 2, "profile_url": 1}}
+    since = {"backend": "new", "since": "1970-01-01T00:00:00.000Z"}
+    assert record == {**since, **compared_users, **results, "totals": totals}
     expected = """\
 new: compared since 1970-01-01T00:00:00.000Z
 users: 13, on 2 days
