@@ -149,10 +149,8 @@ def test_verify_has_the_faults_too(double: Double) -> None:
     double.put("/double/users/@new", plan="Pro", card_number="77")
     texts = ("@alice", "@new", "@down", "@broken", "@busy", "@cut", "@drip", "@nobody", "@page")
     fields = {"Host": "x", "Authorization": f"Bearer {KEY}"}
-    replies = [
-        double.client.send("GET", "/api/v1/verify", {**fields, "X-Idv-Input": text})
-        for text in texts
-    ]
+    given = [{**fields, "X-Idv-Input": text} for text in texts]
+    replies = [double.client.send("GET", "/api/v1/verify", each) for each in given]
     assert [(each.status, each.headers.get("x-idv-code")) for each in replies] == [
         *((200, "ok"), (200, "ok"), (503, "backend_unavailable"), (500, "internal")),
         *((429, "rate_limited"), (200, "ok"), (200, "ok"), (404, "not_found"), (404, None)),

@@ -149,9 +149,8 @@ def test_statement_of_a_file_is_shown(invoke: Invoke, config: Config, folder: Pa
     make_database(folder / "users.db", ("bob", "1", "Pro", None))
     path = config("name: members, kind: sqlite, path: users.db", USERS)
     lines = invoke("lookup", "@bob", "-c", path, "--steps").stdout.splitlines()
-    assert any(
-        re.match(r'    statement         SELECT .* FROM "users" AS u WHERE', x) for x in lines
-    )
+    statement = re.compile(r'    statement         SELECT .* FROM "users" AS u WHERE')
+    assert any(map(statement.match, lines))
     assert lines[-3:] == [
         '    parameters        ["bob", "bob"]',
         "    rows              1",

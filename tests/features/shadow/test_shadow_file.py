@@ -163,14 +163,11 @@ def test_contents_have_days_totals_and_each_user_once_with_all_fields_and_querie
 
 
 def test_only_users_that_are_not_the_same_are_in_the_file_in_full(file: ShadowFile) -> None:
-    write(
-        file,
-        compared("match"),
-        compared("missing", ByCard("777000777"), user=made_up(1).comparison.user),
-    )
+    user = made_up(1).comparison.user
+    write(file, compared("match"), compared("missing", ByCard("777000777"), user=user))
     content = file.path.read_bytes()
     assert [text in content for text in (b"777000777", b"alice", b"user1")] == [True, False, False]
-    write(file, compared("match", ByCard("777000777"), 2.0, user=made_up(1).comparison.user))
+    write(file, compared("match", ByCard("777000777"), 2.0, user=user))
     assert b"777000777" not in file.path.read_bytes()
     assert file.path.stat().st_mode & 0o777 == 0o600
     assert list(file.path.parent.iterdir()) == [file.path]

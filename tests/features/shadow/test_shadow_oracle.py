@@ -235,14 +235,9 @@ class World:
             )
         shadow = {"sample": "100%", "hits": True, "rate": "1000000/s"}
         options = BackendOptions.model_validate({"name": "new", "shadow": shadow, **_OPTIONS})
-        self.shadow = Shadow(
-            options,
-            lambda: [SiteBackend(self.new, options)],
-            identifiers,
-            self.counters,
-            self.recorder,
-            timer=loop.time,
-        )
+        new = SiteBackend(self.new, options)
+        counted = self.counters, self.recorder
+        self.shadow = Shadow(options, lambda: [new], identifiers, *counted, timer=loop.time)
         self.shadow.start()
         compare(self.directory, [self.shadow], manager)
         for key in _KEYS:

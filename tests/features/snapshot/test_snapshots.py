@@ -370,10 +370,8 @@ async def test_another_directory_is_followed_and_old_one_no_more(
 def test_scope_does_not_depend_on_the_file_nor_on_options_with_their_defaults(path: Path) -> None:
     one, two = settings_of(path), settings_of(path / "other", snapshot_interval=7)
     assert scope_of(one) == scope_of(two)
-    for changed in (
-        {"cache": one.cache.model_copy(update={"jitter": 0})},
-        {"profile_sites": (*one.profile_sites, "https://b.example")},
-    ):
+    sites = (*one.profile_sites, "https://b.example")
+    for changed in ({"cache": settings_of(path, jitter=0).cache}, {"profile_sites": sites}):
         assert scope_of(one.model_copy(update=changed)) != scope_of(one)
 
     class Later(BackendOptions):
