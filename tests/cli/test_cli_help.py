@@ -131,12 +131,7 @@ def test_our_plugins_are_listed_each_with_a_sentence(invoke: Invoke) -> None:
     rows = [line.split(maxsplit=2) for line in invoke("plugins").stdout.splitlines()]
     kinds = {kind: module for kind, module, _ in rows}
     assert list(kinds) == sorted(kinds)
-    ours = {
-        "postgres": "idv_postgres",
-        "sqlite": "idv_sqlite",
-        "upstream": "idv_upstream",
-        "yaml": "idv_yaml",
-    }
+    ours = {each: f"idv_{each}" for each in ("postgres", "sqlite", "upstream", "yaml")}
     assert kinds.items() >= ours.items()
     assert all(text.endswith(".") for _, _, text in rows)
     assert json.loads(invoke("plugins", "--json").stdout) == kinds

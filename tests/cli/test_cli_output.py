@@ -49,11 +49,7 @@ def test_output_is_utf8_in_any_locale(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [["check", "-c"], ["init", "config.yaml/"], ["serve", "-c"]],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("arguments", [["check", "-c"], ["init", "config.yaml/"], ["serve", "-c"]])
 def test_name_of_a_file_that_is_no_text_is_printed(folder: Path, arguments: list[str]) -> None:
     name = os.fsdecode(arguments[-1].encode() + b"caf\xe9\n.yaml")
     done = command(*arguments[:-1], name, cwd=folder)

@@ -51,6 +51,7 @@ profile_sites: [https://profiles.example]
 backends: [{name: users, kind: postgres, dsn: 'postgresql://127.0.0.1:1/x'}]
 """
 IMPORTED = '{"id": "imported", "sha256": "%s"}\n' % ("7" * 64)
+AT_ONCE = "--grace 0s --max-gone 100% --confirm-after 0s"
 # The arguments, the exit code, and the exit code where standard output cannot be written.
 TABLE = {
     "cache purge": ("--all", 0, 3),
@@ -76,11 +77,7 @@ TABLE = {
     "openapi": ("", 0, 3),
     "plugins": ("", 0, 3),
     "postgres init": ("-c postgres.yaml", 0, 3),
-    "reconcile": (
-        "accounts --url URL --key-file key --grace 0s --max-gone 100% --confirm-after 0s",
-        0,
-        3,
-    ),
+    "reconcile": (f"accounts --url URL --key-file key --state state {AT_ONCE}", 0, 3),
     "reload": ("", 0, 3),
     "schema": ("", 0, 3),
     "serve": ("-c missing.yaml", 3, 3),
@@ -114,7 +111,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "accounts").write_text("@alice\n@carol\n")
     (folder / "key").write_text(KEY)
     (folder / "imported.jsonl").write_text(IMPORTED)
-    (folder / "users.csv").write_text("nickname,card_number,plan\nalice,4000,Free\n")
+    (folder / "users.csv").write_text("nickname,card_number,plan\nalice,4000,Team\n")
     sqlite_databases.write(folder / "one.db", *USERS)
     for name in ("other.db", "imported.db"):
         sqlite_databases.write(folder / name, USERS[0])
@@ -179,6 +176,10 @@ def test_exit_code_is_the_documented_one(
         if expected[name] == 3 != TABLE[name][1]:
             reason = "standard output cannot be written: No space left on device\n"
             assert text == (reason if output == "/dev/full" else "")
+        if name == "users import":
+            assert text.startswith("done, but standard output cannot be written: No space left on")
+            assert b"Team" in (folder / "imported.db").read_bytes()
+    assert (folder / "state").exists() is not unwritten
     stored = read(folder / "keys.db")
     assert stored["disabled"].disabled or "keys disable" not in names
     assert stored["revoked"].revoked is not None

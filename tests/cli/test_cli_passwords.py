@@ -20,28 +20,25 @@ SERVER = "://idv:{}@127.0.0.1:1/0"
 SHARED = "kind: redis, secret: 0123456789abcdef0123456789abcdef"
 YAML = "name: a, kind: yaml, path: users.yaml"
 MAPPED = "response: {plan: a, card_number: b, nickname: c}"
-# The template of a URL, a backend, and further settings with it.
-SETTINGS: dict[str, tuple[str, str, str]] = {
+# The template of a URL, a backend, and further settings with it, if there are any.
+SETTINGS: dict[str, tuple[str, ...]] = {
     "auth.store": (f"postgresql{SERVER}", YAML, "auth: {store: URL}"),
-    "dsn": (f"postgres{SERVER}", "name: a, kind: postgres, dsn: URL", ""),
+    "dsn": (f"postgres{SERVER}", "name: a, kind: postgres, dsn: URL"),
     "notify.dsn": (
         f"postgresql{SERVER}",
         "name: a, kind: postgres, dsn: 'postgresql://127.0.0.1:1/', notify: {dsn: URL}",
-        "",
     ),
-    "url": (f"redis{SERVER}", "name: a, kind: redis, url: URL", ""),
-    "url of a socket": ("unix://idv:{}@/nowhere", "name: a, kind: redis, url: URL", ""),
+    "url": (f"redis{SERVER}", "name: a, kind: redis, url: URL"),
+    "url of a socket": ("unix://idv:{}@/nowhere", "name: a, kind: redis, url: URL"),
     "sentinels": (
         f"rediss{SERVER}",
         "name: a, kind: redis, url: 'redis://a', sentinels: [URL], service: a",
-        "",
     ),
     "shared_cache.url": (f"redis{SERVER}", YAML, f"shared_cache: {{{SHARED}, url: URL}}"),
-    "base_url": (f"http{SERVER}", "name: a, kind: upstream, base_url: URL", ""),
+    "base_url": (f"http{SERVER}", "name: a, kind: upstream, base_url: URL"),
     "request": (
         "https://idv:x{}@127.0.0.1:1/{{nickname}}",
         f"name: a, kind: upstream, by_nickname: {{url: URL}}, {MAPPED}",
-        "",
     ),
     "token_url": (
         f"http{SERVER}",
@@ -49,7 +46,6 @@ SETTINGS: dict[str, tuple[str, str, str]] = {
             "name: a, kind: upstream, base_url: 'http://127.0.0.1:1', "
             "auth: {kind: oauth2, token_url: URL, client_id: a, client_secret: b}"
         ),
-        "",
     ),
 }
 COMMANDS = (
@@ -69,7 +65,7 @@ COMMANDS = (
 READERS = ("check", "keys list", "status", "serve")
 
 
-def write(folder: Path, template: str, backend: str, more: str) -> Path:
+def write(folder: Path, template: str, backend: str, more: str = "") -> Path:
     path = folder / "config.yaml"
     quoted = "'{}'".format(template.replace("'", "''"))
     text = (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.process import TIMEOUT, children, eventually, write_plugin
+from support.processes.process import TIMEOUT, children, eventually
 from support.processes.proxies import find_tool
 
 pytestmark = pytest.mark.slow
@@ -34,11 +34,7 @@ def stopped_while(
 ) -> int:
     """Return the exit code after a signal while the import of a module does not end."""
     reached = folder / "reached"
-    program = HANGING.format(reached=str(reached))
-    if importing.startswith("idv_"):
-        write_plugin(folder, importing.removeprefix("idv_"), program)
-    else:
-        (folder / f"{importing}.py").write_text(program)
+    (folder / f"{importing}.py").write_text(HANGING.format(reached=str(reached)))
     return stopped_once(lambda _: reached.exists(), folder, command, number)
 
 
@@ -78,7 +74,7 @@ def stopped_once(
     [
         ("click", SCRIPT, signal.SIGTERM),
         ("pluggy", SCRIPT, signal.SIGINT),
-        ("idv_hanging", (sys.executable, "-m", "tornado_idv"), signal.SIGTERM),
+        ("idv_yaml", (sys.executable, "-m", "tornado_idv"), signal.SIGTERM),
     ],
 )
 def test_stop_of_the_first_process_of_a_container_is_not_lost(

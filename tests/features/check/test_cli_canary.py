@@ -86,10 +86,8 @@ def test_check_warns_of_canaries_that_cannot_be_looked_up(invoke: Invoke, config
     done = invoke("check", "-c", file)
     lines = done.stderr.splitlines()
     assert done.exit_code == 0
-    assert [line.partition("canary @")[2].partition(":")[0] for line in lines] == [
-        "idv-canary",
-        "idv-canary (by card number)",
-    ]
+    warned = [line.partition("canary @")[2].partition(":")[0] for line in lines]
+    assert warned == ["idv-canary", "idv-canary (by card number)"]
     assert all(line.startswith(f"warning: {file}:3:") for line in lines)
 
 
@@ -119,15 +117,9 @@ def test_check_fails_where_a_canary_is_wrong_or_a_disabled_user_is_found(
         assert problem in looked_up.output
 
 
-def test_check_warns_of_lookups_that_the_canary_does_not_protect(
-    invoke: Invoke, config: Config, folder: Path
+def test_canary_need_not_protect_lookups_that_the_backend_does_not_serve(
+    invoke: Invoke, config: Config
 ) -> None:
-    sqlite_databases.write(folder / "people.db", BIRD)
-    file = config(PEOPLE % "")
-    done = invoke("check", "-c", file)
-    why = 'its canary has no card_number, so "not found" by card_number is not protected'
-    text = f"backend people: {why}"
-    assert (done.exit_code, done.stderr) == (0, f"warning: {file}:3:5: backends[0]: {text}\n")
     by_card = "by_card: {url: /card, json: {card_number: '{card_number}'}, repeatable: true}"
     with live_directory(BIRD) as directory:
         upstream = (UPSTREAM % (directory.url, "plan")).replace(by_card + ",", "")
@@ -147,24 +139,6 @@ def test_check_recommends_a_canary_for_sources_that_others_run(
     done = invoke("check", "-c", file, "--config-only")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.endswith("recommended    a canary (a user who must exist) for crm\n")
-
-
-@pytest.mark.parametrize("option", ["--explain", "--steps"])
-def test_lookup_shows_that_the_canary_was_found(
-    invoke: Invoke, config: Config, folder: Path, option: str
-) -> None:
-    path = sqlite_databases.write(folder / "people.db", ALICE, BIRD)
-    file = config(BY_BOTH)
-    done = invoke("lookup", "@nobody", "-c", file, option)
-    assert done.exit_code == 1
-    assert "asked people: not known here; canary @idv-canary found 0.0 s ago (" in done.stdout
-    assert ("    canary            canary @idv-canary found 0.0 s ago\n" in done.stdout) == (
-        option == "--steps"
-    )
-    sqlite_databases.run(path, "DELETE FROM users WHERE card_number = '9001'")
-    done = invoke("lookup", "@nobody", "-c", file, "--json")
-    assert (done.exit_code, json.loads(done.stdout)["reason"]) == (3, f"people: {LOST}")
-    assert invoke("lookup", "@alice", "-c", file).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -206,12 +180,8 @@ def test_list_without_the_canary_is_refused(
     ("canary", "problem"),
     [
         ("{nickname: Bird}", "3:70: backends[0].canary.nickname: the nickname has a length or"),
-        (
-            "{card_number: '12'}",
-            "3:73: backends[0].canary.card_number: the card number has too few",
-        ),
+        ("{card_number: '12'}", "3:73: backends[0].canary.card_number: the card number has too"),
         ("[{nickname: a}, {nickname: '@'}]", "3:86: backends[0].canary[1].nickname: the nickname"),
-        ("{max_age: 5s}", "3:59: backends[0].canary: needs nickname, card_number, or both"),
         ("{plan: Pro, absent: '@a'}", "3:59: backends[0].canary: needs nickname, card_number, or"),
         ("{absent: a}", "3:68: backends[0].canary.absent: a card number must be ASCII digits"),
         (f"[{', '.join(['{nickname: a}'] * 6)}]", "3:59: backends[0].canary: too many items: at"),
@@ -222,8 +192,7 @@ def test_canary_is_checked_as_a_query_of_a_client(
 ) -> None:
     identifiers = "identifiers: {nickname_pattern: '[a-z]+', card_length: [4, 16]}\n"
     file = config(f"name: people, kind: sqlite, path: people.db, canary: {canary}")
-    text = file.read_text() + identifiers
-    file.write_text(text)
+    file.write_text(file.read_text() + identifiers)
     done = invoke("check", "-c", file, "--config-only")
     assert (done.exit_code, f"{file}:{problem}" in done.stderr) == (1, True), done.stderr
     assert len(done.stderr.splitlines()) == 1

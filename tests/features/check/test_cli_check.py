@@ -21,14 +21,7 @@ from support.processes.process import Invoke
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = ROOT / "config.schema.json"
-OUR_CONFIGS = [
-    ROOT / "config.yaml",
-    *(
-        path
-        for path in sorted((ROOT / "deploy/demo").glob("*.yaml"))
-        if "backends:" in path.read_text()
-    ),
-]
+OUR_CONFIGS = ("config.yaml", "deploy/demo/chain.yaml", "deploy/demo/origin.yaml")
 USERS = "name: users, kind: yaml, path: users.yaml"
 Config = Callable[..., Path]
 BROKEN = """\
@@ -78,12 +71,8 @@ def test_a_missing_file_is_reported(invoke: Invoke, tmp_path: Path) -> None:
         f"{path}: cannot be read: No such file or directory; "
         "name another file with --config, or write one with: tornado-idv init\n"
     )
-    result = invoke("check", "-c", path, "--json")
-    assert (result.exit_code, result.stderr) == (1, "")
-    (problem,) = json.loads(result.stdout)["problems"]
-    message = f"{path}: cannot be read: No such file or directory"
-    assert problem.pop("message") == message
-    assert problem == {"file": None, "line": None, "column": None, "path": ""}
+    (problem,) = json.loads(invoke("check", "-c", path, "--json").stdout)["problems"]
+    assert problem["message"] == f"{path}: cannot be read: No such file or directory"
 
 
 def test_a_file_that_may_not_be_read_is_no_wrong_use(
@@ -277,9 +266,10 @@ def test_the_schema_in_the_repository_is_up_to_date(invoke: Invoke) -> None:
     )
 
 
-@pytest.mark.parametrize("path", OUR_CONFIGS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_our_configurations_are_valid(invoke: Invoke, path: Path) -> None:
+@pytest.mark.parametrize("name", OUR_CONFIGS)
+def test_our_configurations_are_valid(invoke: Invoke, name: str) -> None:
     """For the check, and for an editor that reads the schema."""
+    path = ROOT / name
     result = invoke("check", "-c", path, "--config-only")
     assert (result.exit_code, result.stderr) == (0, "")
     validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))

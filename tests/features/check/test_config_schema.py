@@ -33,18 +33,13 @@ demo: true
 """
 
 ENVIRON = {
-    "PORT": "80",
+    **dict.fromkeys(("COUNT", "MOST", "PORT", "SIZE"), "16"),
     "PATH": "x",
-    "SIZE": "4",
-    "PROXY": "10.0.0.1",
     "SHA256": "b" * 64,
     "SCOPE": "admin",
     "EXPIRES": "2027-01-01T00:00:00Z",
     "SHARE": "0.5",
-    "COUNT": "100",
-    "MOST": "16",
     "KIND": "table",
-    "LEVEL": "info",
     "DEMO": "yes",
 }
 
@@ -59,14 +54,12 @@ def errors(schema: dict[str, Any], text: str) -> list[str]:
     return [error.json_path for error in validator.iter_errors(as_editor_reads(text))]
 
 
-def test_the_schema_is_a_valid_schema(schema: dict[str, Any]) -> None:
+def test_the_schema_is_valid_and_a_good_configuration_passes(
+    schema: dict[str, Any], load_text: Load
+) -> None:
     Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["title"] == "tornado-idv configuration"
-    assert schema["description"] == "The contents of `config.yaml`."
-
-
-def test_a_good_configuration_passes(schema: dict[str, Any], load_text: Load) -> None:
     load_text(GOOD)
     assert errors(schema, GOOD) == []
 
@@ -113,7 +106,6 @@ def test_a_bad_configuration_fails(
         ("port: 0", "port: '${env:PORT}'"),
         ("base_path: /identity", "base_path: '/${env:PATH}'"),
         ("1.5s", "'${file:seconds}'"),
-        ("[10.0.0.0/8]", "['${env:PROXY}']"),
         ("id: shop", "id: 12"),
         (f"sha256: {'a' * 64}", "sha256: '${env:SHA256}'"),
         (f"sha256: {'a' * 64}", f"sha256: {'7' * 64}"),
@@ -131,8 +123,6 @@ def test_a_bad_configuration_fails(
         ("kind: table", "kind: '${env:KIND}'"),
         ("{kind: token, token: x}", "{kind: token, token: 12}"),
         ("url: x", "url: x, query: {limit: 2, all: true, of: '${env:SIZE}'}"),
-        ("url: x", "url: x, pool: '${env:SIZE}'"),
-        ("level: debug", "level: '${env:LEVEL}'"),
         ("demo: true", "demo: yes"),
         ("demo: true", "demo: 1"),
         ("demo: true", "demo: '${env:DEMO}'"),

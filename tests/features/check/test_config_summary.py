@@ -44,24 +44,14 @@ limits:
 demo: true
 admin: {{port: 9}}
 """
+    past, soon = "expired 2026-06-01 02:00 UTC+02:00", "valid from 2026-06-01 00:00 UTC"
+    limits = "requests 100/second, misses 300/10 minutes (log only), failed_auth 60/minute"
     assert summary(load_text(text), NOW, kinds) == [
         ("listens on", "https://[::1]:any free port/identity"),
         ("admin listener", "http://127.0.0.1:9"),
         ("profile sites", "https://profiles.example, https://old.example"),
-        (
-            "keys",
-            (
-                "4: shop, past (expired 2026-06-01 02:00 UTC+02:00), "
-                "soon (valid from 2026-06-01 00:00 UTC), demo"
-            ),
-        ),
-        (
-            "limits",
-            (
-                "requests 100/second, misses 300/10 minutes (log only), failed_auth 60/minute, "
-                "keys with their own limits: 1"
-            ),
-        ),
+        ("keys", f"4: shop, past ({past}), soon ({soon}), demo"),
+        ("limits", f"{limits}, keys with their own limits: 1"),
         ("backend 1", 'crm (remote), timeout 2s, cached 0s, "not found" cached 1.5s'),
         ("backend 2", 'members (table), timeout 800ms, cached 90s, "not found" cached 2h'),
         ("cache", "up to 5 found, 6 not found"),

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,22 +23,6 @@ from tornado_idv.double import IdentityService
 
 pytestmark = pytest.mark.slow
 USERS = 'users:\n  - {nickname: "@alice", card_number: "4000", plan: Free}\n'
-
-
-class Announced:
-    """A service as its ready line has it."""
-
-    def __init__(self, line: str) -> None:
-        record = json.loads(line)
-        self.admin_url: str = record["admin_url"]
-        self.key: str = record["key"]
-        self.pid: int = record["pid"]
-        self.client = Client(int(record["url"].rpartition(":")[2]))
-
-    def status_of(self, text: str) -> int:
-        body = json.dumps({"input": text}).encode()
-        fields = {"Authorization": f"Bearer {self.key}"}
-        return self.client.post("/api/v1/identify/url", body, fields).status
 
 
 def test_fixture_is_served_on_the_announced_port_with_the_announced_key(tmp_path: Path) -> None:
@@ -58,10 +43,13 @@ def test_fixture_is_served_on_the_announced_port_with_the_announced_key(tmp_path
         os.close(writing)
         with os.fdopen(reading) as pipe:
             line = pipe.read()
-        service = Announced(line)
-        assert service.pid == process.pid
-        assert service.status_of("@alice") == 200
-        assert ask_admin(service, "/double").json == {"users": [], "faults": {}}
+        record = json.loads(line)
+        assert record["pid"] == process.pid
+        fields = {"Authorization": f"Bearer {record['key']}"}
+        client = Client(int(record["url"].rpartition(":")[2]))
+        assert client.post("/api/v1/identify/url", b'{"input": "@alice"}', fields).status == 200
+        admin = SimpleNamespace(admin_url=record["admin_url"])
+        assert ask_admin(admin, "/double").json == {"users": [], "faults": {}}
         ready = folder / "ready.json"
         eventually(ready.exists)
         assert ready.read_text(encoding="utf-8") == line

@@ -155,25 +155,18 @@ async def test_not_found_beside_a_problem_is_not_believed(
     assert await Compared(directory(*source), shadow).results() == {result: 1}
 
 
-async def test_callers_who_share_a_lookup_make_one_comparison() -> None:
+async def test_callers_who_share_a_lookup_are_answered_before_one_comparison() -> None:
     old, shadow = FakeBackend(ALICE), new(ALICE)
     compared = Compared(directory(old), shadow)
-    gate = old.source.hold()
+    gate, later = old.source.hold(), shadow.source.hold()
     callers = [asyncio.create_task(compared.find()) for _ in range(5)]
     await old.source.begun.wait()
     gate.set()
     await asyncio.gather(*callers)
+    assert compared.counts == {}
+    later.set()
     await compared.end()
-    assert compared.counts == {"match": 1}
-
-
-async def test_callers_are_answered_before_the_shadow_is_asked() -> None:
-    shadow = new(ALICE)
-    compared = Compared(directory(FakeBackend(ALICE)), shadow)
-    await compared.find()
-    assert shadow.source.asked == 0
-    await compared.end()
-    assert shadow.source.asked == 1
+    assert (shadow.source.asked, compared.counts) == (1, {"match": 1})
 
 
 async def test_source_is_asked_by_a_few_comparisons_at_once() -> None:
@@ -305,50 +298,23 @@ async def test_closed_shadow_leaves_nothing_running() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-@pytest.fixture
-def clock() -> Ticker:
-    """Unix time, for the state."""
-    ticker = Ticker()
-    ticker.now = time.time()
-    return ticker
-
-
-@pytest.fixture
-def state(tmp_path: Path, clock: Ticker, monkeypatch: pytest.MonkeyPatch) -> ShadowState:
-    monkeypatch.setattr(shadow_state, "_INTERVAL", 0.01)
-    monkeypatch.setattr(shadow_state, "_MIN_INTERVAL", 0.0)
-    return ShadowState(tmp_path / "shadow.db", "new", clock)
-
-
 async def test_what_did_not_match_is_compared_again(
-    state: ShadowState, clock: Ticker, tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if no client looks it up, and whatever the sample."""
-    shadow = new(OTHER_ALICE)
-    compared = Compared(directory(FakeBackend(ALICE)), shadow, state=state, chance=lambda: 0.0)
+    """Also if no client looks it up, whatever the sample, and apart from the served lookups."""
+    for name in ("_INTERVAL", "_MIN_INTERVAL"):
+        monkeypatch.setattr(shadow_state, name, 0.01)
+    clock = Ticker()
+    clock.now = time.time()
+    state = ShadowState(tmp_path / "shadow.db", "new", clock)
+    old, shadow = FakeBackend(ALICE), new(OTHER_ALICE)
+    compared = Compared(directory(old), shadow, state=state, chance=lambda: 0.0)
     await compared.results()
     await until(lambda: bool(differing(tmp_path)))
     clock.now = time.time()
-    shadow.source.answer = ALICE
     compared.shadow._chance = lambda: 1.0
     await compared.shadow.compare_again(state)
     assert compared.counts["differs"] == 1
-    clock.now += 61
-    await compared.shadow.compare_again(state)
-    await compared.end()
-    assert compared.counts["match"] == 1
-    await compared.shadow.close()
-    assert (await state.due(0.0, 10), differing(tmp_path)) == ([], [])
-
-
-async def test_comparisons_leave_the_breaker_of_served_lookups_alone(
-    state: ShadowState, clock: Ticker, tmp_path: Path
-) -> None:
-    """A source that fails for those who differ serves everyone else."""
-    old = FakeBackend(ALICE)
-    compared = Compared(directory(old), new(OTHER_ALICE), state=state)
-    await compared.results()
-    await until(lambda: bool(differing(tmp_path)))
     old.source.answer = DOWN
     for _ in range(10):
         clock.now += 61
@@ -356,7 +322,12 @@ async def test_comparisons_leave_the_breaker_of_served_lookups_alone(
     assert compared.counts["source_failed"] == 10
     (guard,) = compared.directory.guards
     assert (guard.breaker.failures, guard.in_flight) == (0, 0)
+    old.source.answer = shadow.source.answer = ALICE
+    await compared.shadow.compare_again(state)
+    await compared.end()
+    assert compared.counts["match"] == 1
     await compared.shadow.close()
+    assert (await state.due(0.0, 10), differing(tmp_path)) == ([], [])
 
 
 def differing(folder: Path) -> Sequence[object]:

@@ -138,37 +138,36 @@ def test_not_found_in_both_is_only_in_the_totals(file: ShadowFile) -> None:
     assert users(file) == {}
 
 
-def test_contents_have_days_fields_and_totals(file: ShadowFile) -> None:
+def test_contents_have_days_totals_and_each_user_once_with_all_fields_and_queries(
+    file: ShadowFile,
+) -> None:
     contents = write(
         file,
         compared("differs", fields=["plan"]),
-        compared("differs", BY_CARD, fields=["card_number", "plan"]),
-        compared("match", began=2 * DAY, user=None),
+        compared("differs", BY_CARD, DAY / 2, fields=["card_number", "plan"]),
+        compared("match", ByNickname("nobody"), 2 * DAY, user=None),
         compared("missing", ByNickname("bob"), 3 * DAY, user=made_up(1).comparison.user),
-        compared("target_failed", began=5 * DAY),
-        compared("unverified", began=6 * DAY),
-        compared("unverified", began=7 * DAY),
+        made_up(2, "target_failed", 5 * DAY),
+        made_up(3, "unverified", 6 * DAY),
+        made_up(3, "unverified", 7 * DAY),
     )
-    (_, alice) = contents.differing
-    assert alice.fields == ["card_number", "plan"]
+    assert [each[1:] for each in contents.differing] == [
+        ("missing", [], 3 * DAY, ["@bob"]),
+        ("unverified", [], 7 * DAY, ["@user3"]),
+        ("target_failed", [], 5 * DAY, ["@user2"]),
+        ("differs", ["card_number", "plan"], DAY / 2, ["4000", "@alice"]),
+    ]
     assert (contents.since, contents.days) == (0.0, 3)
     counts = {"differs": 2, "match": 1, "missing": 1, "target_failed": 1, "unverified": 2}
     assert contents.totals == counts
 
 
 def test_only_users_that_are_not_the_same_are_in_the_file_in_full(file: ShadowFile) -> None:
-    write(
-        file,
-        compared("match"),
-        compared("missing", ByCard("777000777"), user=made_up(1).comparison.user),
-    )
+    user = made_up(1).comparison.user
+    write(file, compared("match"), compared("missing", ByCard("777000777"), user=user))
     content = file.path.read_bytes()
-    assert (b"777000777" in content, b"alice" in content, b"user1" in content) == (
-        True,
-        False,
-        False,
-    )
-    write(file, compared("match", ByCard("777000777"), 2.0, user=made_up(1).comparison.user))
+    assert [text in content for text in (b"777000777", b"alice", b"user1")] == [True, False, False]
+    write(file, compared("match", ByCard("777000777"), 2.0, user=user))
     assert b"777000777" not in file.path.read_bytes()
     assert file.path.stat().st_mode & 0o777 == 0o600
     assert list(file.path.parent.iterdir()) == [file.path]
@@ -182,29 +181,9 @@ def test_hashes_of_two_files_differ(file: ShadowFile, tmp_path: Path) -> None:
     """They cannot be computed without the key, which is in the file."""
     other = ShadowFile(tmp_path / "other.db", "new")
     other.write([], 0.0)
-    hashes = set()
-    for each in (file, other):
-        (user,) = write(each, compared("missing")).differing
-        assert re.fullmatch("[0-9a-f]{24}", user.user)
-        hashes.add(user.user)
-    assert len(hashes) == 2
-
-
-def test_list_has_each_user_once_with_all_queries(file: ShadowFile) -> None:
-    write(
-        file,
-        compared("differs", fields=["plan"]),
-        compared("missing", BY_CARD, 3.0),
-        made_up(1, "unverified"),
-        made_up(2, "extra"),
-        made_up(3),
-    )
-    assert [(each.result, each.fields, each.queries) for each in file.read().differing] == [
-        ("missing", ["plan"], ["4000", "@alice"]),
-        ("extra", [], ["@user2"]),
-        ("unverified", [], ["@user1"]),
-    ]
-    assert file.read().differing[0].compared == 3.0
+    one, two = (write(each, compared("missing")).differing[0].user for each in (file, other))
+    assert re.fullmatch("[0-9a-f]{24}", one)
+    assert one != two
 
 
 def test_file_is_bounded_and_keeps_differences(tmp_path: Path) -> None:
@@ -256,11 +235,6 @@ def test_several_processes_write_at_once(file: ShadowFile) -> None:
     assert (contents.matches, contents.totals) == (40, {"match": 60})
 
 
-def damaged(path: Path, sql: str) -> None:
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript(sql)
-
-
 @pytest.mark.parametrize(
     ("sql", "reason"),
     [
@@ -272,7 +246,8 @@ def damaged(path: Path, sql: str) -> None:
 def test_file_of_something_else_is_neither_read_nor_written(
     file: ShadowFile, sql: str, reason: str
 ) -> None:
-    damaged(file.path, sql)
+    with closing(sqlite3.connect(file.path)) as database:
+        database.executescript(sql)
     before = file.path.read_bytes()
     actions = (file.read, lambda: file.write([compared("match")], 1.0), lambda: file.discard(1.0))
     for action in actions:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import pytest
 
@@ -28,7 +28,6 @@ from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.lookup import directory
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.lookup.comparison import Comparison
-from tornado_idv.lookup.guard import Guard
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
@@ -36,9 +35,7 @@ from tornado_idv.registry import plugin_manager
 LOOKUPS = int(os.environ.get("SHADOW_LOOKUPS", "3000"))
 SEED = int(os.environ.get("SHADOW_SEED", "1"))
 Mode = Literal["normal", "slow", "failing", "broken", "hanging", "emptied", "no canary", "problem"]
-FAULTS: tuple[Mode, ...] = (
-    "slow", "failing", "broken", "hanging", "emptied", "no canary", "problem"
-)  # fmt: skip
+FAULTS: tuple[Mode, ...] = get_args(Mode)[1:]
 CANARY = "idv-canary"
 _FAILED: frozenset[Mode] = frozenset({"failing", "broken", "hanging"})
 _UNTRUSTED: frozenset[Mode] = frozenset({"emptied", "no canary", "problem"})
@@ -194,17 +191,12 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-class Ended(NamedTuple):
-    comparison: Comparison
-    at: float
-
-
 class Recorder(ShadowState):
     """Keeps what a shadow would write, for each nickname the last."""
 
     def __init__(self) -> None:
         super().__init__(Path(os.devnull), "new")
-        self.ended: dict[str, Ended] = {}
+        self.ended: dict[str, tuple[Comparison, float]] = {}
 
     def start(self, _: object = None) -> None:
         pass
@@ -212,7 +204,7 @@ class Recorder(ShadowState):
     def record(self, query: Query, comparison: Comparison, began: float) -> None:
         key = query.text.removeprefix("@")
         assert key not in self.ended, "two comparisons of one lookup"
-        self.ended[key] = Ended(comparison, asyncio.get_running_loop().time())
+        self.ended[key] = comparison, _now()
 
 
 class World:
@@ -243,14 +235,9 @@ class World:
             )
         shadow = {"sample": "100%", "hits": True, "rate": "1000000/s"}
         options = BackendOptions.model_validate({"name": "new", "shadow": shadow, **_OPTIONS})
-        self.shadow = Shadow(
-            options,
-            lambda: [SiteBackend(self.new, options)],
-            identifiers,
-            self.counters,
-            self.recorder,
-            timer=loop.time,
-        )
+        new = SiteBackend(self.new, options)
+        counted = self.counters, self.recorder
+        self.shadow = Shadow(options, lambda: [new], identifiers, *counted, timer=loop.time)
         self.shadow.start()
         compare(self.directory, [self.shadow], manager)
         for key in _KEYS:
@@ -293,9 +280,6 @@ class World:
         plan = f"plan {self.versions if self.random.random() < 0.8 else 0}"
         return User(plan, str(self.versions), key)
 
-    def _guards(self) -> list[Guard]:
-        return [each for each in (*self.directory.guards, self.shadow.guard) if each]
-
     async def _look_up(self, key: str) -> None:
         """Look a user up again and again, and check each comparison."""
         loop, query = asyncio.get_running_loop(), ByNickname(key)
@@ -305,8 +289,11 @@ class World:
                 await asyncio.wait_for(self.soon[key].wait(), self.random.choice([0.1, 1, 10]))
             self.soon[key].clear()
             await asyncio.sleep(self.random.uniform(0, 0.05))
-            guards = zip(("source_failed", "target_failed"), self._guards(), strict=True)
-            rejected = {result for result, guard in guards if guard.breaker.state != "closed"}
+            guards = (*self.directory.guards, self.shadow.guard)
+            results = zip(("source_failed", "target_failed"), guards, strict=True)
+            rejected = {
+                each for each, guard in results if guard and guard.breaker.state != "closed"
+            }
             started = loop.time()
             with suppress(LookupFailed):
                 await self.directory.find(query)
@@ -315,7 +302,8 @@ class World:
             if ended is None:
                 self.skipped += 1
                 continue
-            (result, fields), end = (ended.comparison.result, ended.comparison.fields), ended.at
+            comparison, end = ended
+            result, fields = comparison.result, comparison.fields
             if result not in rejected and not self.truth.allows(result, fields, key, started, end):
                 self.wrong.append(f"{key}: {result} {fields} from {started} to {end}")
 

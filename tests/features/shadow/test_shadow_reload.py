@@ -106,39 +106,6 @@ async def test_shadow_that_stays_the_same_stays_open(
         assert (shadow.asked, newest("new").asked) == (int(stays), 1)
 
 
-async def test_shadow_and_source_are_switched_and_back_under_traffic(tmp_path: Path) -> None:
-    """No lookup fails, and from the reload on the other one answers."""
-    new = "{name: old, kind: gated, plan: A, shadow: {sample: 100%, rate: 1000/s}}"
-    before, after = config(OLD, WRONG), config(new, GATED % ("new", "B"))
-    async with reloadable(tmp_path, before) as harness:
-        await opened()
-        responses: list[tuple[int, str]] = []
-        stop = asyncio.Event()
-
-        async def ask() -> None:
-            async with harness.connected() as client:
-                while not stop.is_set():
-                    reply = await client.ask(f"@user{chr(97 + len(responses) % 26) * 3}")
-                    responses.append((reply.status, reply.record["plan"]))
-
-        async def switch(text: str, plan: str, name: str) -> None:
-            assert (await harness.reload(text)).code is None
-            assert (await harness.ask("@alice")).record["plan"] == plan
-            await opened(name)
-            assert (await harness.ask("@bob")).record["plan"] == plan
-
-        clients = [asyncio.create_task(ask()) for _ in range(4)]
-        await until(lambda: len(responses) > 50)
-        await switch(after, "B", "old")
-        await switch(before, "A", "new")
-        sent = len(responses)
-        await until(lambda: len(responses) > sent + 50)
-        stop.set()
-        await asyncio.gather(*clients)
-    assert {*responses} == {(200, "A"), (200, "B")}
-    assert not any(each.is_open for each in Gated.made)
-
-
 async def test_canary_of_a_shadow_is_looked_up_without_traffic(tmp_path: Path) -> None:
     canary = RIGHT.replace("kind", "canary: {nickname: '@new-bird'}, kind")
     async with reloadable(tmp_path, config(OLD, canary)) as harness:

@@ -14,7 +14,7 @@ from support.http.live_directory import LiveDirectory, live_directory
 from support.http.metrics import scrape
 from support.processes.admin import HasAdmin, ask_admin
 from support.processes.process import eventually
-from support.processes.service import CONFIG, USERS, Client, serving
+from support.processes.service import CONFIG, FIXTURE, USERS, Client, serving
 from tornado_idv.features.shadow import shadow as shadow_module
 from tornado_idv.features.shadow.view import RESULTS
 from tornado_idv.model import User
@@ -22,12 +22,7 @@ from tornado_idv.service.service import Service
 
 pytestmark = pytest.mark.slow
 
-ALICE, BOB = User("Free", "4000123412341234", "alice"), User("Free", "4000000000000002", "bob")
-FIXTURE = (
-    "users:\n"
-    '  - {nickname: "@alice", card_number: "4000123412341234", plan: Free}\n'
-    '  - {nickname: "@bob", card_number: "4000000000000002", plan: Free}\n'
-)
+ALICE = User("Free", "4000123412341234", "alice")
 UNCACHED = "cache: {ttl: 0s, negative_ttl: 0s, failure_memo: 0s, stale_if_error: 0s}\n"
 ALL = "shadow: {sample: 100%, rate: 1000/s}"
 
@@ -42,13 +37,8 @@ def config(backend: str) -> str:
 
 @pytest.fixture
 def new() -> Iterator[LiveDirectory]:
-    with live_directory(ALICE, BOB) as directory:
+    with live_directory(ALICE) as directory:
         yield directory
-
-
-@pytest.fixture(autouse=True)
-def users(tmp_path: Path) -> None:
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
 
 
 def counts(service: HasAdmin) -> dict[str, int]:
@@ -105,22 +95,6 @@ def test_difference_is_counted_and_nowhere_else_is_the_shadow_known(
         assert [each["backend"] for each in explained["backends"]] == ["users"]
         assert ask_admin(service, "/cache/purge", {"backend": "new"}).status == 422
     assert new.requests == ["@alice"]
-
-
-def test_shadow_without_its_canary_is_unverified(tmp_path: Path, new: LiveDirectory) -> None:
-    """Of the users that it does not find alone: who is found is found."""
-    text = shadow(new, 'canary: {nickname: "@bird", max_age: 0s}')
-    new.absent.add("@alice")
-    with serving(config(text), tmp_path) as service:
-        # Its canary may already be a problem when it is first asked for.
-        eventually(lambda: status(service)["shadows"][0]["problem"] != "not open yet")
-        assert Client(service.port).by_input("@alice").status == 200
-        assert Client(service.port).by_input("@bob").status == 200
-        assert settled(service, 2) == {"match": 1, "unverified": 1}
-        eventually(lambda: "@bird is not found" in (status(service)["shadows"][0]["problem"] or ""))
-        health = ask_admin(service, "/health/ready")
-        assert (health.status, health.json["status"]) == (200, "degraded")
-        assert scrape(service)("idv_degraded", part="shadow new") == 1
 
 
 def test_hung_shadow_delays_no_response_and_is_bounded(tmp_path: Path, new: LiveDirectory) -> None:

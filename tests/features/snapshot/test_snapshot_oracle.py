@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ from tornado_idv.errors import LookupFailed, Unavailable
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import ByCard, ByNickname, Query, User
 
-STEPS = 500
 USERS: dict[str, tuple[Query, ...]] = {
     "first": (ByNickname("alice"), ByCard("1")),
     "second": (ByNickname("bob"), ByCard("2")),
@@ -50,13 +49,10 @@ class Oracle:
     """Knows when each answer was looked up, and what was purged since."""
 
     def __init__(self) -> None:
-        self.found: dict[tuple[Query, str], list[tuple[float, int]]] = {}
+        self.found = defaultdict[tuple[Query, str], list[tuple[float, int]]](list)
         self.purged: dict[Query, int] = dict.fromkeys(QUERIES, -1)
         self.events = 0
         self.served: Counter[str] = Counter()
-
-    def looked_up(self, query: Query, plan: str, now: float) -> None:
-        self.found.setdefault((query, plan), []).append((now, self.events))
 
     def purge(self, *queries: Query) -> None:
         self.events += 1
@@ -70,7 +66,7 @@ class Oracle:
         """
         return any(
             event >= self.purged[query] and now - time < STALE + (TTL if time >= started else 0)
-            for time, event in self.found.get((query, plan), [])
+            for time, event in self.found[query, plan]
         )
 
 
@@ -79,17 +75,13 @@ class Run:
         self.random = random.Random(seed)
         self.path, self.wall = path, Ticker()
         self.plans, self.down, self.oracle = dict.fromkeys(USERS, 0), set[str](), Oracle()
-        self.started = 0.0
+        self.started = self.failed_until = 0.0
 
     async def start(self) -> None:
         self.started = self.wall.now
         self.backends = [Live(name, self.plans, self.down) for name in USERS]
         self.process = Process(self.path, self.wall, *self.backends)
         await self.process.start()
-
-    def advance(self, seconds: float) -> None:
-        self.wall.now += seconds
-        self.process.ticker.now += seconds
 
     async def look_up(self) -> None:
         query = self.random.choice(QUERIES)
@@ -105,14 +97,12 @@ class Run:
             return
         assert answer.user is not None
         if cached is None and not answer.stale:
-            self.oracle.looked_up(query, answer.user.plan, now)
+            self.oracle.found[query, answer.user.plan].append((now, self.oracle.events))
         assert self.oracle.allows(query, answer.user.plan, now, self.started), (query, answer)
         if name == "first":
             assert answer.user.plan == str(self.plans[name])
         restored = answer.stale and answer.since < 1000  # before the timer of the process began
         self.oracle.served["restored" if restored else "stale" if answer.stale else "found"] += 1
-
-    failed_until = 0.0
 
     def change(self, *, running: bool = True) -> None:
         name = self.random.choice([*USERS])
@@ -160,7 +150,9 @@ class Run:
         if choice < 0.7:
             await self.look_up()
         elif choice < 0.78:
-            self.advance(self.random.choice([3, 10, 200, 301]))
+            seconds = self.random.choice([3, 10, 200, 301])
+            self.wall.now += seconds
+            self.process.ticker.now += seconds
         elif choice < 0.83:
             self.down ^= {self.random.choice([*USERS])}
         elif choice < 0.88:
@@ -176,7 +168,7 @@ class Run:
 async def test_no_answer_is_too_old_or_from_before_a_purge(tmp_path: Path, seed: int) -> None:
     run = Run(tmp_path / "answers.snapshot", seed)
     await run.start()
-    for _ in range(STEPS):
+    for _ in range(500):
         await run.step()
     served = run.oracle.served
     assert served["restored"] > 0, served

@@ -20,6 +20,7 @@ from tornado_idv.admin.operations import OperationFailed
 from tornado_idv.features.snapshot import snapshot_file
 from tornado_idv.features.snapshot import snapshots as module
 from tornado_idv.features.snapshot.snapshot_file import SnapshotFiles
+from tornado_idv.features.snapshot.view import status
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
@@ -179,17 +180,6 @@ async def test_purge_while_it_is_written_leaves_none_that_has_what_was_purged(
         assert not path.exists()
 
 
-async def test_reload_during_the_write_leaves_no_answers_of_both(
-    path: Path, process: Process
-) -> None:
-    await process.directory.find(QUERY)
-    writing = asyncio.create_task(process.write())
-    await asyncio.sleep(0)
-    process.snapshots.follow(settings_of(path, ttl=1), directory(Source()))
-    await writing
-    assert not path.exists()
-
-
 @pytest.mark.parametrize("before", ["nothing", "a purge that removes the file", "a failed write"])
 @pytest.mark.parametrize("during", [False, True])
 @pytest.mark.parametrize("in_former", [False, True])
@@ -307,12 +297,21 @@ async def test_outdated_writes_leave_no_name(path: Path, process: Process) -> No
     assert path.exists()
 
 
-async def test_stop_does_not_try_again_what_fails(
+async def test_write_that_fails_is_logged_once_and_stops_nothing(
     path: Path, wall: Ticker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await Process(path / "missing", wall, Source()).stop()
+    """A stop does not try it again."""
+    process = Process(path / "missing", wall, Source())
+    for _ in range(2):
+        await process.write()
+    process.directory.purge(Purge())
+    assert await process.snapshots.purged()
+    await process.stop()
     assert caplog.text.count("cannot be written: No such file") == 1
     assert "timed out" not in caplog.text
+    path.mkdir()
+    await process.write()
+    assert process.snapshots.error is None
 
 
 async def test_purge_reports_a_kept_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,8 +321,10 @@ async def test_purge_reports_a_kept_file(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(SnapshotFiles, "remove", fail)
         with pytest.raises(OperationFailed, match="remove it by hand"):
             await service.operations.purge({"all": True})
-        error = service.operations.process_report().parts["cache snapshot"].error
-        assert "may still contain purged users: Permission denied" in str(error)
+        report = await service.operations.report()
+    assert report.degraded() == ["cache snapshot"]
+    error = "may still contain purged users: Permission denied"
+    assert error in str(status(report)["cache_snapshot"])
 
 
 @pytest.mark.parametrize("fails", ["at the stop", "at the start"])
@@ -369,10 +370,8 @@ async def test_another_directory_is_followed_and_old_one_no_more(
 def test_scope_does_not_depend_on_the_file_nor_on_options_with_their_defaults(path: Path) -> None:
     one, two = settings_of(path), settings_of(path / "other", snapshot_interval=7)
     assert scope_of(one) == scope_of(two)
-    for changed in (
-        {"cache": one.cache.model_copy(update={"jitter": 0})},
-        {"profile_sites": (*one.profile_sites, "https://b.example")},
-    ):
+    sites = (*one.profile_sites, "https://b.example")
+    for changed in ({"cache": settings_of(path, jitter=0).cache}, {"profile_sites": sites}):
         assert scope_of(one.model_copy(update=changed)) != scope_of(one)
 
     class Later(BackendOptions):

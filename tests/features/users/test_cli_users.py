@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import inspect
 import json
 import os
 import re
 import signal
 import sqlite3
-import termios
-import threading
-import time
 from collections.abc import Callable
-from contextlib import closing
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +22,7 @@ from support.databases import sqlite_databases
 from support.databases.directory_sync import fail_sync
 from support.databases.sqlite_databases import ALICE, BOB
 from support.databases.user_lists import HEADER, csv_row
-from support.processes.process import Invoke, command, on_terminal
+from support.processes.process import Invoke, on_terminal
 from tornado_idv import User
 from tornado_idv.features.users.commands import generated_users
 from tornado_idv.features.users.staging import Staging
@@ -166,9 +162,8 @@ def test_list_that_looks_wrong_is_refused(
     before = path.read_bytes()
     done = users("import", file, "--to", "people", *options.split(), options=())
     if isinstance(expected, int):
-        with closing(sqlite3.connect(path)) as connection:
-            count = connection.execute("SELECT count(*) FROM users").fetchone()
-        assert (done.exit_code, count) == (0, (expected,))
+        assert done.exit_code == 0
+        assert users("count", "--from", "people").stdout == f"{expected}\n"
     else:
         assert (done.exit_code, expected in done.stderr) == (1, True), done.stderr
         assert "nothing was changed" in done.stderr
@@ -182,7 +177,6 @@ OF_STORED = [
     "us er0,,Free,",
     ",0,Free,",
     "user0,0,Free",
-    '"user0,0,Pro,',
     "user0,0,Free,\nuser0,0,Pro,",
 ]
 OF_OTHERS = [
@@ -190,11 +184,9 @@ OF_OTHERS = [
     ",9001,Free,",
     "carl,0, ,",
     "user0,9001, ,",
-    "us er0,9001,Free,",
     "carl,9001,Free",
     "carl,0,user1",
     "user0",
-    '"carl,9001,user1,',
     "carl,0,Free,\nuser0,0,Free,",
     f"{user(1).nickname},9001,Free,\nuser0,9001,Free,",
 ]
@@ -202,14 +194,7 @@ OF_OTHERS = [
 
 @pytest.mark.parametrize(
     ("rows", "mode"),
-    [
-        *((rows, ()) for rows in [*OF_STORED, *OF_OTHERS]),
-        *(
-            (rows[0], (mode,))
-            for rows in (OF_STORED, OF_OTHERS)
-            for mode in ("--merge", "--dry-run")
-        ),
-    ],
+    [*zip([*OF_STORED, *OF_OTHERS], cycle([(), ("--merge",), ("--dry-run",)]), strict=False)],
 )
 def test_list_that_names_who_would_not_be_found_is_refused(
     users: Users, source: Source, path: Path, rows: str, mode: tuple[str, ...]
@@ -347,9 +332,8 @@ def test_file_that_is_mounted_by_itself_is_named(
 
     monkeypatch.setattr(Path, "replace", fail)
     done = users("import", source(lines(ALICE)), "--to", "people")
-    assert (done.exit_code, "is a mount point" in done.stderr, "--merge" in done.stderr) == (
-        *(3, True, True),
-    )
+    assert done.exit_code == 3
+    assert re.search("is a mount point.*--merge", done.stderr)
 
 
 def test_utf_16_file_of_sqlite_is_imported_into(users: Users, source: Source, path: Path) -> None:
@@ -362,27 +346,14 @@ def test_utf_16_file_of_sqlite_is_imported_into(users: Users, source: Source, pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_terminated_import_is_undone(users: Users, folder: Path, path: Path, number: int) -> None:
-    """The signal comes while rows are read, from a pipe that stays open."""
+def test_terminated_import_is_undone(
+    users: Users, source: Source, path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     sqlite_databases.write(path, BOB)
-    before, pipe, ended = path.read_bytes(), folder / "list.csv", threading.Event()
-    os.mkfifo(pipe)
-
-    def write_and_terminate() -> None:
-        with pipe.open("wb", buffering=0) as file:
-            file.write((HEADER + ALICE_ROW).encode())
-            while fcntl.ioctl(file, termios.FIONREAD, bytes(4)) != bytes(4):
-                time.sleep(0.001)
-            os.kill(os.getpid(), number)
-            ended.wait(10)
-
-    writer = threading.Thread(target=write_and_terminate)
-    writer.start()
-    done = users("import", pipe, "--to", "people")
-    ended.set()
-    writer.join()
-    assert (done.exit_code, done.output) == (128 + number, "")
-    assert path.read_bytes() == before
+    before = path.read_bytes()
+    monkeypatch.setattr(Staging, "apply", lambda *_: os.kill(os.getpid(), number))
+    done = users("import", source(lines(ALICE)), "--to", "people")
+    assert (done.exit_code, done.output, path.read_bytes()) == (128 + number, "", before)
 
 
 def test_export_replaces_neither_a_database_nor_a_pipe(
@@ -409,9 +380,8 @@ def test_exported_users_with_unusual_plans_are_imported_again(
     users: Users, folder: Path, path: Path, form: str
 ) -> None:
     plans = [" a, 'b' ", '"', '""x', "# c: -", "\\n", "=1", "\ufeffé\u00a0\U0001f600", "-", "null"]
-    sqlite_databases.write(
-        path, BOB, *(User(plan, str(i), f"u{i}") for i, plan in enumerate(plans))
-    )
+    stored = (User(plan, str(i), f"u{i}") for i, plan in enumerate(plans))
+    sqlite_databases.write(path, BOB, *stored)
     file = folder / f"all.{form}"
     file.touch(0o644)
     assert users("export", "--from", "people", file).exit_code == 0
@@ -562,18 +532,6 @@ def test_import_whose_rejected_rows_cannot_be_written_changes_nothing(
     done = users("import", csv, "--to", "people")
     assert (done.exit_code, "list.csv.rejected: cannot be written" in done.stderr) == (3, True)
     assert path.read_bytes() == before
-
-
-@pytest.mark.slow
-def test_import_whose_result_cannot_be_printed_is_done(
-    source: Source, config: Config, users: Users
-) -> None:
-    arguments = ["import", source(HEADER + ALICE_ROW), "--to", "people", "--json", "--config"]
-    file = config("name: people, kind: sqlite, path: people.db")
-    done = command("users", *arguments, file, output="/dev/full")
-    said = "done, but standard output cannot be written: No space left on device\n"
-    assert (done.returncode, done.stderr) == (0, said)
-    assert users("count", "--from", "people").stdout == "1\n"
 
 
 def test_list_that_cannot_be_read_is_named(users: Users) -> None:

@@ -24,12 +24,8 @@ def test_compare_reports_each_difference(users: Users, folder: Path) -> None:
     sqlite_databases.write(folder / "people.db", ALICE, BOB, User("Free", "1", "carl"))
     sqlite_databases.write(folder / "other.db", User("Pro", "2", "alice"), BOB, User("x", "3", "d"))
     done = users("compare", "people", "other", "--json")
-    assert done.exit_code == 1
-    assert json.loads(done.stdout)["users"] == {
-        "differs": ["@alice: card_number, plan"],
-        "missing": ["@carl"],
-        "extra": ["@d"],
-    }
+    expected = {"differs": ["@alice: card_number, plan"], "missing": ["@carl"], "extra": ["@d"]}
+    assert (done.exit_code, json.loads(done.stdout)["users"]) == (1, expected)
     done = users("compare", "people", "other", "--sample", 3)
     assert (done.exit_code, "extra in other: 0" in done.stdout) == (1, True)
     done = users("compare", "other", "demo", "--sample", 5)  # which has another plan
@@ -69,12 +65,8 @@ def test_user_without_a_valid_answer_is_unverified_and_the_others_are_compared(
     sqlite_databases.write(folder / "people.db", ALICE, BOB)
     sqlite_databases.write(folder / "other.db", User("\n", ALICE.card_number, "alice"), BOB)
     done = users("compare", "people", "other", "--sample", 2)
-    lines = done.stdout.splitlines()
-    assert done.exit_code == 3
-    assert lines[:2] == [
-        "compared: 2 users of people and other",
-        "unverified, lookups in other failed: 1",
-    ]
+    shown = "compared: 2 users of people and other\nunverified, lookups in other failed: 1\n"
+    assert (done.exit_code, done.stdout.startswith(shown)) == (3, True)
     sqlite_databases.run(folder / "people.db", "UPDATE users SET plan = 'x' WHERE nickname = 'bob'")
     assert users("compare", "people", "other", "--sample", 2).exit_code == 1
 
@@ -85,9 +77,7 @@ def test_derived_profile_url_equals_the_same_one_in_the_table(users: Users, fold
     sqlite_databases.write(folder / "people.db", ALICE)
     sqlite_databases.write(folder / "other.db", own)
     assert users("compare", "people", "other").exit_code == 0
-    sqlite_databases.run(
-        folder / "other.db", "UPDATE users SET profile_url = 'https://x.example/a'"
-    )
+    sqlite_databases.run(folder / "other.db", "UPDATE users SET profile_url = 'https://x/a'")
     done = users("compare", "people", "other")
     assert (done.exit_code, "@alice: profile_url" in done.stdout) == (1, True)
 

@@ -27,7 +27,6 @@ Done = tuple[tuple[int, int, int, int], list[tuple[int, str]]]
 """How many users were imported, added, updated and removed, and the rejected lines."""
 UNIQUE = """nickname TEXT PRIMARY KEY, card_number TEXT NOT NULL UNIQUE, plan TEXT NOT NULL,
  profile_url TEXT"""
-ANY_ROWS = Share.parse("100%")
 LOOSE = "nickname TEXT, card_number TEXT, plan TEXT, since TEXT DEFAULT 'now'"
 """Neither constraints nor indexes, and no profile URLs, but a column that is not ours."""
 
@@ -113,16 +112,8 @@ class UserTable(ABC):
         sites = [ProfileSite.parse("https://profiles.example")]
         identifiers = Identifiers(sites, nickname_case="fold" if fold else "preserve")
         file = str(self.folder / "list")
-        job = Import(
-            file,
-            ANY_ROWS,
-            Decimal(100),
-            None,
-            {},
-            merges=mode == "merge",
-            is_dry_run=False,
-            on_change=before_commit,
-        )
+        how: Any = {"merges": mode == "merge", "is_dry_run": False, "on_change": before_commit}
+        job = Import(file, Share.parse("100%"), Decimal(100), None, {}, **how)
         result, notes = job.run(iter(rows), identifiers, store)
         path = job.beside("rejected")
         reasons = path.read_text().splitlines() if path.exists() else []

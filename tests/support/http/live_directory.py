@@ -37,10 +37,6 @@ class LiveDirectory(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
-    def users_of(self, _: Message) -> list[User]:
-        """Return the users that a request with these header fields is about."""
-        return self.users
-
     def respond(self, text: str, fields: Message) -> tuple[int, dict[str, Any]]:
         """Return the status and the body for a nickname with @ or a card number."""
         self.requests.append(text)
@@ -49,7 +45,7 @@ class LiveDirectory(ThreadingHTTPServer):
             self.gate.wait(20)
         if failed:
             return 503, {"status": "error", "code": "unavailable", "message": "Try again"}
-        for user in self.users_of(fields) if text not in self.absent else []:
+        for user in self.users if text not in self.absent else []:
             if text in {f"@{user.nickname}", user.card_number}:
                 return 200, record(user)
         return 404, {"status": "error", "code": "not_found", "message": "User not found"}

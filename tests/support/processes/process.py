@@ -178,16 +178,6 @@ def on_terminal(*arguments: object) -> str:
     return seen.decode()
 
 
-def write_plugin(folder: Path, name: str, program: str) -> Path:
-    """Write an installed plugin ``idv_NAME`` into a folder; return that folder."""
-    info = folder / f"idv_{name}-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: idv-{name}\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(f"[tornado_idv]\n{name} = idv_{name}\n")
-    (folder / f"idv_{name}.py").write_text(program)
-    return folder
-
-
 def eventually(condition: Callable[[], object], timeout: float = TIMEOUT) -> None:
     """Asks again and again until the condition holds."""
     deadline, pause = time.monotonic() + timeout, 0.002
