@@ -1,4 +1,4 @@
-"""The PostgreSQL backend behind PgBouncer, and with a replica that is promoted."""
+"""The PostgreSQL backend behind PgBouncer, and its prepared statements."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from contextlib import closing
 
 import asyncpg
 import pytest
+from asyncpg.exceptions import InFailedSQLTransactionError
 from pydantic import SecretStr
 
 from idv_postgres.backend import PostgresBackend
+from idv_postgres.database import Connector
 from idv_postgres.key_database import KeyDatabase
 from support.databases.pgbouncer import running_pooler
 from support.databases.postgres_backends import backend_of, serving
@@ -131,6 +133,28 @@ async def test_no_statement_has_a_name_that_another_process_may_use(database: Da
         "<unnamed>",
         "random",
     }
+
+
+async def test_statement_is_prepared_again_after_a_change_of_its_table_and_few_are_kept(
+    database: Database,
+) -> None:
+    database.write(ALICE)
+    with await Connector(SecretStr(database.dsn), timeout=5).connect() as connection:
+        (before,) = await connection.fetch_prepared("SELECT * FROM users")
+        database.run("ALTER TABLE users ADD COLUMN more text DEFAULT 'x'")
+        (after,) = await connection.fetch_prepared("SELECT * FROM users")
+        assert after == (*before, "x")
+        async with connection.transaction():
+            await connection.fetch_prepared("SELECT")
+            database.run("ALTER TABLE users ADD COLUMN again text")
+            with pytest.raises(InFailedSQLTransactionError):
+                await connection.fetch_prepared("SELECT * FROM users")
+        assert await connection.fetch_prepared("SELECT * FROM users") == [(*after, None)]
+        for number in range(100):
+            assert await connection.fetch_prepared(f"SELECT {number}") == [(number,)]
+        (count,) = await connection.fetchrow("SELECT count(*) FROM pg_prepared_statements")
+        assert 0 < count <= 20
+    database.clear()
 
 
 @pytest.mark.parametrize("prepared", ["true", "false"])
