@@ -1,4 +1,4 @@
-"""The PostgreSQL backend while its database stops, hangs, is full, or is changed under it."""
+"""The PostgreSQL backend while its database stops, hangs, or is full."""
 
 from __future__ import annotations
 
@@ -12,20 +12,16 @@ from threading import Timer
 import pytest
 import trustme
 
-from idv_postgres import executor
 from idv_postgres.backend import PostgresBackend
 from support.databases.postgres_backends import backend_of, serving
 from support.databases.postgres_server import ALICE, BOB, PASSWORD, Database, verifier
 from support.fakes.outcomes import outcome
-from support.http.http_server import until
-from tornado_idv import ByCard, yaml_loader
-from tornado_idv.registry import open_backends
+from tornado_idv import yaml_loader
 
 pytestmark = pytest.mark.slow
 
 RECOVERY = 5.0
 """Seconds after which a database that is there again must be used."""
-SLOW = "SELECT u.* FROM users AS u, pg_sleep(10) WHERE nickname = $1"
 
 
 @pytest.fixture(autouse=True)
@@ -66,72 +62,6 @@ async def test_a_password_that_is_changed_in_its_file_is_used_for_new_connection
             await wait_for(backend, "found")
         finally:
             database.run(f"ALTER ROLE idv PASSWORD '{verifier(PASSWORD)}'")
-
-
-@pytest.mark.parametrize("prepared", ["true", "false"])
-async def test_a_slow_query_is_stopped_by_the_server_and_leaves_no_trace(
-    database: Database, prepared: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its connection goes on, and the server is probed."""
-    monkeypatch.setattr(executor, "_SERVER_SHARE", 0.05)  # on a busy machine
-    backend = backend_of(
-        database,
-        by_nickname=SLOW,
-        by_card="SELECT * FROM users WHERE card_number = $1",
-        timeout="3s",
-        prepared_statements=prepared,
-        pool={"max": "1"},
-    )
-    probed = asyncio.Event()
-    backend.on_available(lambda _: probed.set())
-    async with open_backends([backend]):
-        before = database.connections()
-        reason = "the query took too long and was stopped by the server (SQLSTATE 57014)"
-        assert await outcome(backend) == f"unavailable: {reason}"
-        await asyncio.wait_for(probed.wait(), 10)
-        assert await outcome(backend, ByCard(ALICE.card_number)) == "found"
-        # The session of the probe ends a moment after its connection was closed.
-        await until(lambda: database.connections() == before)
-
-
-PERMISSION = (
-    "broken: the user of the dsn may not read the table or some of its rows; GRANT SELECT on it "
-    "or, if it has row-level security, ALTER ROLE … BYPASSRLS (SQLSTATE 42501)"
-)
-SCHEMA_FAULTS = {
-    "numbers": (
-        "ALTER TABLE users ALTER card_number TYPE bigint USING card_number::bigint",
-        "broken: a column has a type other than text (SQLSTATE 42804)",
-        "ALTER TABLE users ALTER card_number TYPE text",
-    ),
-    "row-level security": (
-        (
-            "ALTER TABLE users ENABLE ROW LEVEL SECURITY;"
-            "CREATE POLICY others ON users USING (nickname <> 'alice')"
-        ),
-        PERMISSION,
-        "ALTER TABLE users DISABLE ROW LEVEL SECURITY; DROP POLICY others ON users",
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("fault", "expected", "repair"), list(SCHEMA_FAULTS.values()), ids=list(SCHEMA_FAULTS)
-)
-async def test_a_table_that_is_changed_under_the_service_is_broken_until_it_is_repaired(
-    database: Database, fault: str, expected: str, repair: str
-) -> None:
-    async with serving(database) as backend:
-        await outcome(backend)
-        database.run(fault)
-        try:
-            assert await outcome(backend) == expected
-            if "type" in expected:
-                assert await outcome(backend, ByCard("77")) == expected
-        finally:
-            database.run(repair)
-        assert await outcome(backend) == "found"
-    database.clear()
 
 
 async def test_tls_is_verified_as_the_dsn_says(database: Database, tmp_path: Path) -> None:
