@@ -207,19 +207,6 @@ async def test_postgres_server_without_the_users_is_not_believed_without_a_canar
     emptied.run("INSERT INTO users TABLE kept; DROP TABLE kept")
 
 
-async def test_postgres_servers_behind_one_address_are_distinguished(
-    databases: Databases, tmp_path: Path
-) -> None:
-    """A balancer leads to another server, which does not find the canary."""
-    async with opened(
-        PostgresBackend, tmp_path, *databases.ports, dsn=databases.dsn("FIRST")
-    ) as both:
-        assert await both.find("nobody") is None
-        both.first.target = databases.copy.port
-        both.first.cut()
-        await both.fails_with("canary @idv-canary is not found")
-
-
 async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
     tmp_path: Path,
 ) -> None:
