@@ -279,6 +279,7 @@ async def test_a_file_set_aside_answers_what_it_knows_and_is_not_sure_of_the_res
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its pages are intact behind the open connections; it is logged once, and recovers."""
+    revision = backend.revision
     path.rename(path.with_name("aside.db"))
     replace(path)
     for _ in range(3):
@@ -286,11 +287,13 @@ async def test_a_file_set_aside_answers_what_it_knows_and_is_not_sure_of_the_res
             await backend.find(ABSENT)
         assert await backend.find(KNOWN) == ALICE
         await backend.check()
+        assert backend.revision == revision
     assert len(levels(caplog, logging.ERROR)) == 1
     path.with_name("aside.db").replace(path)
     await backend.check()
     assert await backend.find(ABSENT) is None
     assert backend.changes == ["changed"]  # to rename a file changes its status time
+    assert backend.revision not in (revision, None)
 
 
 @pytest.mark.parametrize(
