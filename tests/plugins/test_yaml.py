@@ -21,7 +21,6 @@ from support.http.http_server import until
 from tornado_idv import (
     ByCard,
     ByNickname,
-    ConfigError,
     FileSignature,
     StartError,
     User,
@@ -110,14 +109,6 @@ async def test_what_is_no_file_stops_the_start(tmp_path: Path, name: str, messag
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     with pytest.raises(StartError, match=re.escape(message)):
         await make_backend(YamlBackend, tmp_path, path=name).open()
-
-
-async def test_a_bad_fixture_stops_the_start_with_every_problem(path: Path) -> None:
-    write(path, "users:\n- x\n- y\n")
-    with pytest.raises(ConfigError) as caught:
-        await make_backend(YamlBackend, path.parent, path=path.name).open()
-    places = [(problem.file, problem.line) for problem in caught.value.problems]
-    assert places == [(str(path), 2), (str(path), 3)]
 
 
 async def test_a_reload_answers_from_the_new_users(path: Path) -> None:
