@@ -34,7 +34,6 @@ NOBODY_LISTENS = "postgresql://idv@127.0.0.1:1/x"
 
 
 def conforming(database: Database, **options: Any) -> AnyBackend:
-    """Return a backend whose nicknames are folded if the suite says so."""
     return make_backend(PostgresBackend, Path(), dsn=database.dsn, timeout="5s", **options)
 
 

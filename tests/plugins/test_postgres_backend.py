@@ -51,6 +51,7 @@ class Database:
 
     async def inspect(self, *, in_order: bool = False) -> Lookups:
         self.calls.append("inspect")
+        await self.inspecting()
         if isinstance(self.lookups, Exception):
             raise self.lookups
         return self.lookups
@@ -75,7 +76,7 @@ class Database:
     async def observe(self) -> None:
         pass
 
-    follows = move = observe
+    follows = move = inspecting = observe
 
     def terminate(self) -> None:
         self.calls.append("terminate")
@@ -88,9 +89,8 @@ class Harness:
     def __init__(self) -> None:
         dsn = "postgresql://idv@127.0.0.1:1/idv"
         backend = make_backend(PostgresBackend, Path(), dsn=dsn, timeout="60s")
-        assert isinstance(backend, PostgresBackend)
         self.backend, self.database, self.clock = backend, Database(), LoopClock()
-        backend._database = self.database  # type: ignore[assignment]
+        backend._database = self.database
         self.available = 0
         self.verified = 0
         backend.on_available(self._on_available)
@@ -139,7 +139,7 @@ async def test_closed_backend_is_unavailable_and_does_nothing_more() -> None:
     before = asyncio.all_tasks()
     async with serving() as harness:
         assert await outcome(harness.backend) == "found"
-        harness.database.inspect = hang  # type: ignore[method-assign]
+        harness.database.inspecting = hang
         harness.database.rows = REPLACED
         lookup = asyncio.create_task(harness.backend.find(ByNickname("alice")))
         await asyncio.sleep(0.01)
@@ -151,7 +151,7 @@ async def test_closed_backend_is_unavailable_and_does_nothing_more() -> None:
 
 async def test_server_that_hangs_at_the_start_is_waited_for_5_s() -> None:
     harness = Harness()
-    harness.database.open = hang  # type: ignore[assignment]
+    harness.database.open = hang
     opening = asyncio.create_task(harness.backend.open())
     await asyncio.sleep(0)
     await harness.advance(4.75)
@@ -311,14 +311,12 @@ async def test_rows_of_another_table_are_believed_after_a_check() -> None:
         )  # the check finds no change
         assert harness.count("inspect") == 1
         harness.database.lookups = Lookups({ByNickname: "other", ByCard: "other"}, servers={""})
-        inspect = harness.database.inspect
 
-        async def inspect_and_repair(**_: object) -> Lookups:
+        async def repair() -> None:
             harness.database.rows = []
             await asyncio.sleep(0)
-            return await inspect()
 
-        harness.database.inspect = inspect_and_repair  # type: ignore[method-assign]
+        harness.database.inspecting = repair
         queries = [ByNickname("x"), ByCard("1")] * 3
         lookups = [outcome(harness.backend, each) for each in queries]
         assert await asyncio.gather(*lookups) == ["not found"] * 6
@@ -330,13 +328,13 @@ async def test_check_goes_on_when_the_lookup_that_began_it_is_out_of_time() -> N
     async with serving() as harness:
         going_on = asyncio.Event()
 
-        async def inspect(**_: object) -> Lookups:
-            harness.database.calls.append("inspect")
+        async def wait_and_repair() -> None:
             await going_on.wait()
             harness.database.rows = [ROW]
-            return Lookups({ByNickname: "nickname", ByCard: "card"}, servers={"another"})
 
-        harness.database.inspect = inspect  # type: ignore[method-assign]
+        harness.database.inspecting = wait_and_repair
+        sql = {ByNickname: "nickname", ByCard: "card"}
+        harness.database.lookups = Lookups(sql, servers={"another"})
         harness.database.rows = REPLACED
         for _ in range(3):
             waiting = asyncio.create_task(harness.backend.find(ByNickname("alice")))
@@ -355,7 +353,7 @@ async def test_not_found_of_a_server_that_was_not_checked_is_not_believed() -> N
         async def fetch(_sql: str, _value: str) -> Result:
             return result
 
-        harness.database.fetch = fetch  # type: ignore[method-assign]
+        harness.database.fetch = fetch
         reason = "the server has not been checked yet"
         assert await outcome(harness.backend) == f"unavailable: {reason}"
         assert harness.count("inspect") == 1
@@ -377,18 +375,18 @@ async def test_backend_that_a_slow_check_takes_down_connects_again_within_a_seco
     """After one check, whose error is that of all lookups that wait."""
     async with serving() as harness:
 
-        async def inspect(**_: object) -> Lookups:
-            harness.database.calls.append("inspect")
+        async def fail_slowly() -> None:
             await asyncio.sleep(3)
             harness.database.connections = False
             raise Broken("wrong table")
 
-        harness.database.inspect = inspect  # type: ignore[method-assign]
+        harness.database.inspecting = fail_slowly
         harness.database.rows = REPLACED
         waiting = asyncio.gather(*(outcome(harness.backend) for _ in range(3)))
         await harness.advance(3.5)
         assert await waiting == ["broken: wrong table"] * 3
         assert harness.count("inspect") == 1
+        harness.database.inspecting = harness.database.observe
         harness.repair()
         await harness.advance(2)
         assert await outcome(harness.backend) == "found"
@@ -398,19 +396,16 @@ async def test_check_that_ends_while_the_backend_is_down_does_not_bring_it_up() 
     """Its pool is closed, so only an attempt to connect does."""
     async with serving() as harness:
         going_on = asyncio.Event()
-
-        async def inspect(**_: object) -> Lookups:
-            await going_on.wait()
-            return Lookups({ByNickname: "other", ByCard: "other"}, servers={""})
-
-        harness.database.inspect = inspect  # type: ignore[method-assign]
+        harness.database.inspecting = going_on.wait
         harness.database.rows = REPLACED
         waiting = asyncio.create_task(outcome(harness.backend))
         await asyncio.sleep(0)
         await harness.lose()
         harness.database.rows = [ROW]
+        harness.database.lookups = Lookups({ByNickname: "other", ByCard: "other"}, servers={""})
         going_on.set()
         assert await waiting == LOST
+        harness.database.lookups = REFUSED
         assert await outcome(harness.backend) == LOST
         harness.repair()
         await harness.advance(1)

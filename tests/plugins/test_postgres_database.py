@@ -16,7 +16,6 @@ from idv_postgres import database as database_module
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.database import Connector, Database
 from idv_postgres.lookups import Lookups
-from idv_postgres.options import PostgresOptions
 from idv_postgres.pool import Pool
 from tornado_idv import Broken
 from tornado_idv.kit.testing import make_backend
@@ -138,9 +137,7 @@ def driver(io_loop: object, monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def make(**options: Any) -> Database:
-    backend = make_backend(PostgresBackend, Path(), **{"dsn": DSN, **options})
-    assert isinstance(backend.options, PostgresOptions)
-    return Database(backend.options)
+    return Database(make_backend(PostgresBackend, Path(), dsn=DSN, **options).options)
 
 
 def connector(**options: Any) -> Connector:

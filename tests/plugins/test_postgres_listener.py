@@ -7,11 +7,10 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import pytest
 
-from idv_postgres.database import Connector, Database
 from idv_postgres.listener import Listener
 from idv_postgres.options import PostgresOptions
 from idv_postgres.relation import Relation
@@ -113,9 +112,9 @@ async def listening(
         standbys=SimpleNamespace(require=harness.required.append),
     )
     database = SimpleNamespace(executor=executor, servers=())
-    listener = Listener(options, cast(Database, database), harness.purge)
+    listener = Listener(options, database, harness.purge)
     harness.listener, harness.database = listener, database
-    listener._connector = cast(Connector, harness.server)
+    listener._connector = harness.server
     task = asyncio.create_task(listener.run())
     await asyncio.sleep(0)
     await asyncio.sleep(0)

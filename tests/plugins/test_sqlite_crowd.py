@@ -64,8 +64,7 @@ async def test_a_bad_row_affects_no_other_lookup(path: Path) -> None:
     run(path, "INSERT INTO users VALUES ('bad', '9', CAST(x'ff' AS TEXT), NULL)")
     async with serving(path) as backend:
         bad, *others = await outcomes(backend, [ByNickname("bad"), *BY_NICKNAME])
-    assert isinstance(bad, Broken)
-    assert "not valid UTF-8" in bad.reason
+    assert "not valid UTF-8" in repr(bad)
     assert others == CROWD
 
 
@@ -106,7 +105,6 @@ def backend(tmp_path: Path, io_loop: IOLoop) -> Iterator[Served]:
 
 async def begun(backend: Served) -> None:
     """Waits until SQLite is at work on a query."""
-    assert backend._file is not None
     (reader,) = backend._file.readers
     deadline = time.monotonic() + 5
     while all(rows.done() for _, rows in reader.running):
@@ -129,7 +127,6 @@ async def test_a_query_without_callers_delays_no_other(backend: Served) -> None:
 
 async def test_a_query_whose_caller_left_is_never_started(backend: Served) -> None:
     """Its caller left while it waited behind another query."""
-    assert backend._file is not None
     started: list[str] = []
     await backend._file.readers[0].connection.set_trace_callback(started.append)
     slow = asyncio.create_task(backend.find(ByNickname("slow")))

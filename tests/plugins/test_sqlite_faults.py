@@ -74,7 +74,6 @@ async def test_a_look_under_way_is_not_believed_of_what_came_after_it(
     """It had seen the file as it was before the copy, and SQLite still holds the old pages."""
     assert await backend.find(KNOWN) == ALICE
     assert await backend.find(ByNickname("bob")) is None
-    assert backend._file is not None
     held, doubted = Held(backend._file.check), asyncio.Event()
     is_unmodified = backend._file.is_unmodified
     monkeypatch.setattr(backend._file, "check", held)
@@ -216,9 +215,7 @@ async def test_a_table_that_gets_a_column_is_read_with_it(path: Path) -> None:
     run(path, USERS.replace("profile_url", "homepage"))
     insert(path, BOB)
     async with serving(path) as backend:
-        bob = await backend.find(ByNickname("bob"))
-        assert bob is not None
-        assert bob.profile_url is None
+        assert (await backend.find(ByNickname("bob"))).profile_url is None
         run(path, "ALTER TABLE users RENAME COLUMN homepage TO profile_url")
         await backend.check()
         assert await backend.find(ByNickname("bob")) == BOB
@@ -360,7 +357,6 @@ async def test_a_lookup_that_comes_after_the_close_is_unavailable(
     files.append(backend._file)
     await backend.close()
     for file in files:
-        assert file is not None
         with pytest.raises(Unavailable, match="the connection is closed"):
             await file.find(KNOWN)
 
@@ -393,7 +389,6 @@ async def test_no_file_is_opened_after_close(
     path: Path, backend: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It sees that the file was written, and nothing would close what it opened."""
-    assert backend._file is not None
     held = Held(backend._file.find)
     monkeypatch.setattr(backend._file, "find", held)
     asked = asyncio.create_task(backend.find(ABSENT))
@@ -421,7 +416,6 @@ async def test_users_are_found_during_a_check(
     assert await asyncio.wait_for(by_card, timeout=5) == found
     assert not any(each.done() for each in asked)
     assert backend.changes == []
-    assert backend._file is not None
     slow = Held(backend._file.find)
     monkeypatch.setattr(backend._file, "find", slow)
     late = asyncio.create_task(backend.find(KNOWN))

@@ -104,7 +104,6 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int,
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers are checked often."""
     monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
     monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
 

@@ -26,7 +26,6 @@ def backend_of(database: Database, case: str = "preserve", **options: Any) -> Po
 async def serving(
     database: Database, case: str = "preserve", **options: Any
 ) -> AsyncIterator[PostgresBackend]:
-    """Open a backend over the table of a database."""
     backend = backend_of(database, case, **options)
     async with open_backends([backend]):
         yield backend
