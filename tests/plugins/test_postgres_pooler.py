@@ -23,11 +23,9 @@ from tornado_idv.registry import open_backends
 
 pytestmark = pytest.mark.slow
 
-STARTUP_PARAMETERS = (
-    "statement_timeout",
-    "row_security",
-    "search_path",
-    "idle_in_transaction_session_timeout",
+IGNORING = (
+    "ignore_startup_parameters = "
+    "statement_timeout,row_security,search_path,idle_in_transaction_session_timeout"
 )
 
 
@@ -103,10 +101,6 @@ def test_what_another_client_leaves_in_a_session_leads_users_to_no_other_table(
     assert database.run("SELECT count(*) FROM public.users") == "2"
 
 
-IGNORED = ("default_transaction_isolation", *STARTUP_PARAMETERS)
-IGNORING = f"ignore_startup_parameters = {','.join(IGNORED)}"
-
-
 async def test_no_statement_has_a_name_that_another_process_may_use(database: Database) -> None:
     database.write(ALICE, BOB)
     change = f'ALTER DATABASE "{database.name}"'
@@ -159,7 +153,10 @@ async def test_statement_is_prepared_again_after_a_change_of_its_table_and_few_a
 
 @pytest.mark.parametrize("prepared", ["true", "false"])
 @pytest.mark.parametrize(
-    "pooled", [f"{IGNORING}\npool_mode = statement"], ids=["statement mode"], indirect=True
+    "pooled",
+    [f"{IGNORING},default_transaction_isolation\npool_mode = statement"],
+    ids=["statement mode"],
+    indirect=True,
 )
 async def test_statement_mode_is_refused(database: Database, pooled: str, prepared: str) -> None:
     database.write(ALICE)
@@ -191,12 +188,7 @@ async def test_a_pooler_that_rejects_startup_parameters_is_refused_at_the_start(
         await asyncio.to_thread(KeyDatabase, SecretStr(pooled), "keys")
 
 
-@pytest.mark.parametrize(
-    "pooled",
-    [f"ignore_startup_parameters = {','.join(STARTUP_PARAMETERS)}"],
-    ids=["ignored parameters"],
-    indirect=True,
-)
+@pytest.mark.parametrize("pooled", [IGNORING], ids=["ignored parameters"], indirect=True)
 async def test_pooler_that_ignores_parameters_hides_no_row(database: Database, pooled: str) -> None:
     """The backend is refused at the start; the key store reports each row it may not read."""
     with pytest.raises(StartError, match="write prepared_statements: false"):

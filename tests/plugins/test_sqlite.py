@@ -3,10 +3,9 @@
 import asyncio
 import logging
 import os
-import re
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,12 @@ from support.databases.sqlite_databases import (
     start_error,
     write,
 )
+from support.pages import code_blocks
 from support.processes.permissions import public_directory, unprivileged
 from tornado_idv import Broken, ByCard, ByNickname, Unavailable, User, yaml_loader
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
+from tornado_idv.lookup.guard import Guard
 from tornado_idv.registry import open_backends
 
 README = Path(idv_sqlite.__file__).with_name("README.md").read_text(encoding="utf-8")
@@ -94,7 +95,6 @@ def test_parameters_of_queries_are_never_logged() -> None:
 
 START_ERRORS: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "empty": (b"", {}, "users.db: the file is empty"),
-    "garbage": (b"no database" * 500, {}, "users.db: the file is not a database"),
     "no tables": ("PRAGMA user_version = 1", {}, 'no table "users"; there are: none'),
     "another table": (
         "CREATE TABLE user (a); CREATE TABLE cars (b); CREATE VIEW all_users AS SELECT 1",
@@ -434,8 +434,11 @@ async def test_bytes_that_fold_to_one_nickname_are_broken(path: Path, encoding: 
         for nickname, reason in reasons.items():
             with pytest.raises(Broken, match=reason):
                 await backend.find(ByNickname(nickname))
-        assert await backend.find(ByNickname("bob")) == User("Free", "4", "BOB")
         assert await backend.find(ByNickname("dave")) is None
+        guard, deadline = Guard(backend, lambda _: True), time.monotonic() + 10
+        for query in (ByNickname("bob"), ByCard("4")):
+            assert await backend.find(query) == User("Free", "4", "BOB")
+            assert (await guard.find(query, deadline)).user == User("Free", "4", "bob")
 
 
 async def test_users_that_differ_in_case_alone_are_two(path: Path) -> None:
@@ -498,14 +501,10 @@ async def test_revision_changes_after_the_change_was_reported_and_not_before(
         assert backend.revision not in (before, None)
 
 
-def examples() -> Iterable[Any]:
-    scripts = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
-    entries = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    for script, entry in zip(scripts, entries, strict=True):
-        yield pytest.param(script, entry, id=re.findall(r"name: (\w+)", entry)[0])
+EXAMPLES = zip(code_blocks(README, "sql"), code_blocks(README, "yaml"), strict=True)
 
 
-@pytest.mark.parametrize(("script", "entry"), list(examples()))
+@pytest.mark.parametrize(("script", "entry"), list(EXAMPLES))
 async def test_every_example_of_the_readme_finds_its_user(
     path: Path, caplog: pytest.LogCaptureFixture, script: str, entry: str
 ) -> None:

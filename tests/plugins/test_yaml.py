@@ -16,6 +16,7 @@ from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
 from support.databases.sqlite_databases import levels
 from support.http.http_server import until
+from support.pages import code_blocks
 from tornado_idv import (
     ByCard,
     ByNickname,
@@ -176,17 +177,13 @@ def test_end_waits_for_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         goes_on.wait(5)
         ended.set()
 
-    async def cancel_amid() -> None:
-        async with unwatched(path) as (backend, _):
-            write(path, fixture(ALICE, BOB))
-            monkeypatch.setattr(backend_module, "parse", parse_for_long)
-            reading = asyncio.ensure_future(backend.reload())
-            await asyncio.to_thread(begun.wait, 10)
-            reading.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await reading
+    async def open_and_leave() -> None:
+        monkeypatch.setattr(backend_module, "parse", parse_for_long)
+        opening = asyncio.create_task(make_backend(YamlBackend, path.parent, path=path).open())
+        await asyncio.to_thread(begun.wait, 10)
+        opening.cancel()
 
-    asyncio.run(cancel_amid())
+    asyncio.run(open_and_leave())
     assert not ended.is_set()
     goes_on.set()
     assert ended.wait(10)
@@ -330,20 +327,15 @@ async def test_closing_ends_the_watch(path: Path) -> None:
     assert watch.cancelled()
 
 
-def examples() -> tuple[list[str], list[str]]:
-    """The README's entries of ``backends:``, and its fixtures."""
-    text = Path(idv_yaml.__file__).with_name("README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    entries = [block for block in blocks if block.startswith("backends:")]
-    return entries, [block for block in blocks if block not in entries]
+README = Path(idv_yaml.__file__).with_name("README.md").read_text(encoding="utf-8")
+ENTRIES = [each for each in code_blocks(README, "yaml") if each.startswith("backends:")]
 
 
-@pytest.mark.parametrize("entry", examples()[0], ids=["short", "long"])
-@pytest.mark.parametrize("fixture", examples()[1], ids=["counted", "plain"])
-async def test_every_example_of_the_readme_boots(tmp_path: Path, entry: str, fixture: str) -> None:
-    """Every entry with every fixture; each of them knows alice."""
+@pytest.mark.parametrize("entry", ENTRIES, ids=["short", "long"])
+async def test_each_entry_of_the_readme_boots_with_each_fixture(tmp_path: Path, entry: str) -> None:
     (options,) = yaml_loader.read(entry.encode(), "README.md")["backends"]
     assert options["kind"] == "yaml"
-    (tmp_path / options["path"]).write_text(fixture, encoding="utf-8")
-    async with open_backends([make_backend(YamlBackend, tmp_path, **options)]) as (backend,):
-        assert await backend.find(ByNickname("alice")) == ALICE
+    for fixture in {*code_blocks(README, "yaml")} - {*ENTRIES}:
+        write(tmp_path / options["path"], fixture)
+        async with open_backends([make_backend(YamlBackend, tmp_path, **options)]) as (backend,):
+            assert await backend.find(ByNickname("alice")) == ALICE
