@@ -277,25 +277,17 @@ async def test_the_start_warns_of_slow_lookups_and_missing_unique_indexes(
 
 async def test_statement_and_rows_are_explained(database: Database) -> None:
     database.write(ALICE, User("", "77", "carol"))
+    steps: list[Step] = []
     async with serving(database) as backend:
-        for nickname, rows in (
-            ("alice", [["Free", "4000123412341234", "alice", None]]),
-            ("bob", []),
-        ):
-            steps: list[Step] = []
-            await backend.explain(ByNickname(nickname), steps)
-            statement, *others = steps
-            condition = """(u."nickname" = $1::text OR u."nickname" = ('@' || $1::text))"""
-            assert statement.result.endswith(f"{condition} LIMIT 2")
-            assert others == [
-                Step("parameter", nickname),
-                Step("rows", len(rows)),
-                *(Step("row", row) for row in rows),
-            ]
-        steps = []
+        await backend.explain(ByNickname("alice"), steps)
+        statement, *others = steps
+        condition = """(u."nickname" = $1::text OR u."nickname" = ('@' || $1::text))"""
+        assert statement.result.endswith(f"{condition} LIMIT 2")
+        row = Step("row", ["Free", "4000123412341234", "alice", None])
+        assert others == [Step("parameter", "alice"), Step("rows", 1), row]
         with pytest.raises(Broken):
             await backend.explain(ByNickname("carol"), steps)
-        assert steps[-1] == Step("row", ["", "77", "carol", None])
+    assert steps[-1] == Step("row", ["", "77", "carol", None])
 
 
 async def test_a_user_whose_nickname_is_stored_with_an_at_sign_is_broken_and_not_unknown(
