@@ -151,48 +151,43 @@ async def test_statement_is_prepared_again_after_a_change_of_its_table_and_few_a
     database.clear()
 
 
-@pytest.mark.parametrize("prepared", ["true", "false"])
+STATEMENT_MODE = f"{IGNORING},default_transaction_isolation\npool_mode = statement"
+NO_TRANSACTIONS = "a pooler in statement mode allows no transactions; connect to the server itself"
+REJECTED = "a pooler rejects the startup parameter {}; connect to the server itself"
+
+
 @pytest.mark.parametrize(
-    "pooled",
-    [f"{IGNORING},default_transaction_isolation\npool_mode = statement"],
-    ids=["statement mode"],
-    indirect=True,
+    ("pooled", "prepared", "message"),
+    [
+        (STATEMENT_MODE, "true", NO_TRANSACTIONS),
+        (STATEMENT_MODE, "false", NO_TRANSACTIONS),
+        ("", "true", REJECTED.format("statement_timeout")),
+        (
+            "pool_mode = session\nignore_startup_parameters = statement_timeout",
+            "true",
+            REJECTED.format("row_security"),
+        ),
+        (IGNORING, "true", "write prepared_statements: false"),
+    ],
+    ids=["statement mode", "statement mode, unprepared", "transactions", "session", "ignoring"],
+    indirect=["pooled"],
 )
-async def test_statement_mode_is_refused(database: Database, pooled: str, prepared: str) -> None:
+async def test_a_pooler_that_cannot_be_used_is_refused_at_the_start(
+    database: Database, pooled: str, prepared: str, message: str
+) -> None:
     database.write(ALICE)
-    refused = "a pooler in statement mode allows no transactions; connect to the server itself"
-    with pytest.raises(StartError, match=refused):
+    with pytest.raises(StartError, match=message):
         await backend_of(database, dsn=pooled, prepared_statements=prepared).open()
 
 
-@pytest.mark.parametrize(
-    ("pooled", "parameter"),
-    [
-        ("", "statement_timeout"),
-        ("pool_mode = session\nignore_startup_parameters = statement_timeout", "row_security"),
-    ],
-    ids=["transaction mode", "session mode"],
-    indirect=["pooled"],
-)
-async def test_a_pooler_that_rejects_startup_parameters_is_refused_at_the_start(
-    database: Database, pooled: str, parameter: str
-) -> None:
-    """The key store needs them always."""
-    rejected = f"a pooler rejects the startup parameter {parameter}; connect to the server itself"
-    with pytest.raises(StartError, match=rejected):
-        await backend_of(database, dsn=pooled).open()
-    database.write(ALICE)
-    async with serving(database, dsn=pooled, prepared_statements="false") as backend:
-        assert await backend.find(ByNickname("alice")) == ALICE
+async def test_the_key_store_always_needs_startup_parameters(pooled: str) -> None:
     with pytest.raises(KeyStoreError, match=r"startup parameter .*; connect to the server itself"):
         await asyncio.to_thread(KeyDatabase, SecretStr(pooled), "keys")
 
 
 @pytest.mark.parametrize("pooled", [IGNORING], ids=["ignored parameters"], indirect=True)
 async def test_pooler_that_ignores_parameters_hides_no_row(database: Database, pooled: str) -> None:
-    """The backend is refused at the start; the key store reports each row it may not read."""
-    with pytest.raises(StartError, match="write prepared_statements: false"):
-        await backend_of(database, dsn=pooled).open()
+    """The key store reports each row that it may not read."""
     database.clear(
         "CREATE SCHEMA idv_keys CREATE TABLE keys () CREATE TABLE tokens () "
         "CREATE TABLE store (version int); ALTER TABLE idv_keys.store ENABLE ROW LEVEL SECURITY;"
