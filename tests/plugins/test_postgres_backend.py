@@ -32,16 +32,23 @@ REFUSED = ConnectionRefusedError(111, "Connection refused")
 LOST = "unavailable: the server cannot be reached: Connection refused"
 
 
-class Database:
-    """Opens, is probed and responds as a test says; an exception is raised."""
+class Harness:
+    """A backend and its database, which responds as a test says; an exception is raised."""
 
     def __init__(self) -> None:
+        dsn = "postgresql://idv@127.0.0.1:1/idv"
+        self.backend = make_backend(PostgresBackend, Path(), dsn=dsn, timeout="60s")
+        self.backend._database = self
         self.lookups: Any = Lookups({ByNickname: "nickname", ByCard: "card"}, servers={""})
         self.rows: Any = [ROW]
         self.probing: Exception | None = None
         self.connections = True
         self.pool = self
         self.calls: list[str] = []
+        self.clock = LoopClock()
+        self.available = 0
+        self.verified = 0
+        self.backend.on_available(self._on_available)
 
     async def open(self) -> Lookups:
         self.calls.append("open")
@@ -51,6 +58,7 @@ class Database:
 
     async def inspect(self, *, in_order: bool = False) -> Lookups:
         self.calls.append("inspect")
+        await self.inspecting()
         if isinstance(self.lookups, Exception):
             raise self.lookups
         return self.lookups
@@ -75,25 +83,13 @@ class Database:
     async def observe(self) -> None:
         pass
 
-    follows = move = observe
+    follows = move = inspecting = observe
 
     def terminate(self) -> None:
         self.calls.append("terminate")
 
     async def close(self) -> None:
         self.calls.append("close")
-
-
-class Harness:
-    def __init__(self) -> None:
-        dsn = "postgresql://idv@127.0.0.1:1/idv"
-        backend = make_backend(PostgresBackend, Path(), dsn=dsn, timeout="60s")
-        assert isinstance(backend, PostgresBackend)
-        self.backend, self.database, self.clock = backend, Database(), LoopClock()
-        backend._database = self.database  # type: ignore[assignment]
-        self.available = 0
-        self.verified = 0
-        backend.on_available(self._on_available)
 
     def _on_available(self, verified: bool) -> None:  # noqa: FBT001 - the backend's
         self.available += 1
@@ -106,17 +102,17 @@ class Harness:
             await asyncio.sleep(0)
 
     def count(self, call: str) -> int:
-        return self.database.calls.count(call)
+        return self.calls.count(call)
 
     async def lose(self) -> None:
         """Lose the connection in a lookup, and find the server down."""
-        self.database.rows = self.database.probing = self.database.lookups = REFUSED
+        self.rows = self.probing = self.lookups = REFUSED
         assert await outcome(self.backend) == LOST
         await asyncio.sleep(0)
 
     def repair(self) -> None:
-        self.database.rows, self.database.probing = [ROW], None
-        self.database.lookups = Lookups({ByNickname: "nickname", ByCard: "card"}, servers={""})
+        self.rows, self.probing = [ROW], None
+        self.lookups = Lookups({ByNickname: "nickname", ByCard: "card"}, servers={""})
 
 
 async def hang(*_: object, **__: object) -> None:
@@ -124,10 +120,8 @@ async def hang(*_: object, **__: object) -> None:
 
 
 @asynccontextmanager
-async def serving(lookups: Lookups | Exception | None = None) -> AsyncIterator[Harness]:
+async def serving() -> AsyncIterator[Harness]:
     harness = Harness()
-    if lookups is not None:
-        harness.database.lookups = lookups
     await harness.backend.open()
     try:
         yield harness
@@ -139,19 +133,19 @@ async def test_closed_backend_is_unavailable_and_does_nothing_more() -> None:
     before = asyncio.all_tasks()
     async with serving() as harness:
         assert await outcome(harness.backend) == "found"
-        harness.database.inspect = hang  # type: ignore[method-assign]
-        harness.database.rows = REPLACED
+        harness.inspecting = hang
+        harness.rows = REPLACED
         lookup = asyncio.create_task(harness.backend.find(ByNickname("alice")))
         await asyncio.sleep(0.01)
         lookup.cancel()
-    assert harness.database.calls[-1] == "close"
+    assert harness.calls[-1] == "close"
     assert await outcome(harness.backend) == "unavailable: the backend is closed"
     assert asyncio.all_tasks() == before
 
 
 async def test_server_that_hangs_at_the_start_is_waited_for_5_s() -> None:
     harness = Harness()
-    harness.database.open = hang  # type: ignore[assignment]
+    harness.open = hang
     opening = asyncio.create_task(harness.backend.open())
     await asyncio.sleep(0)
     await harness.advance(4.75)
@@ -188,7 +182,7 @@ async def test_server_is_connected_to_once_a_second_while_it_is_down(
             assert (harness.available, harness.verified) == (outage, outage)
             assert await outcome(harness.backend) == "found"
         await harness.lose()
-        harness.database.lookups = UndefinedTableError("gone")
+        harness.lookups = UndefinedTableError("gone")
         await harness.advance(2)
         assert (await outcome(harness.backend)).startswith("broken: the table is missing")
     logged = [each.getMessage().partition(";")[0] for each in caplog.records]
@@ -211,13 +205,13 @@ async def test_server_is_probed_after_a_failure_of_the_connection_alone(
     error: Exception, ending: str, *, counts: bool
 ) -> None:
     async with serving() as harness:
-        harness.database.rows = error
+        harness.rows = error
         with pytest.raises((Unavailable, Broken), match=ending) as caught:
             await harness.backend.find(ByNickname("alice"))
         assert caught.value.counts_against_breaker is counts
         await harness.advance(1)
         assert (harness.count("probe"), harness.available) == (1, 1)
-        harness.database.rows = UndefinedTableError("x")
+        harness.rows = UndefinedTableError("x")
         assert (await outcome(harness.backend)).startswith("broken: the table is missing")
         await harness.advance(1)
         assert harness.count("probe") == 1
@@ -226,14 +220,14 @@ async def test_server_is_probed_after_a_failure_of_the_connection_alone(
 async def test_server_is_probed_once_a_second_at_most() -> None:
     """Also after a lookup that is cancelled, as the guard does when it takes too long."""
     async with serving() as harness:
-        with mock.patch.object(harness.database, "fetch", hang):
+        with mock.patch.object(harness, "fetch", hang):
             lookup = asyncio.create_task(harness.backend.find(ByNickname("alice")))
             await asyncio.sleep(0)
             lookup.cancel()
             await harness.advance(1)
         assert harness.count("probe") == 1
         await harness.advance(1)
-        harness.database.rows = TimeoutError()
+        harness.rows = TimeoutError()
         for _ in range(3):
             await outcome(harness.backend)
         await harness.advance(0.25)
@@ -262,11 +256,11 @@ async def test_backend_is_down_if_the_probe_is_lost_or_no_connection_is_left(
     error: Exception, *, has_connections: bool, is_down: bool
 ) -> None:
     async with serving() as harness:
-        harness.database.rows, harness.database.probing = REFUSED, error
-        harness.database.connections = has_connections
+        harness.rows, harness.probing = REFUSED, error
+        harness.connections = has_connections
         await outcome(harness.backend)
         await asyncio.sleep(0)
-        harness.database.rows = [ROW]
+        harness.rows = [ROW]
         assert (await outcome(harness.backend) == "found") is not is_down
         assert harness.available == 0
 
@@ -278,7 +272,7 @@ async def test_table_is_checked_every_10_s_and_lookups_are_verified_by_it() -> N
         assert harness.count("inspect") == 0
         await harness.advance(1)
         assert (harness.count("inspect"), harness.verified) == (1, 1)
-        harness.database.rows = TimeoutError()
+        harness.rows = TimeoutError()
         for _ in range(15):
             await outcome(harness.backend)
             await harness.advance(1)
@@ -291,7 +285,7 @@ async def test_table_is_checked_every_10_s_and_lookups_are_verified_by_it() -> N
 @pytest.mark.parametrize("error", [QueryCanceledError("x"), TimeoutError()])
 async def test_check_that_waits_for_a_lock_leaves_it_to_a_probe(error: Exception) -> None:
     async with serving() as harness:
-        harness.database.lookups = error
+        harness.lookups = error
         await harness.advance(13)
         assert (harness.count("inspect"), harness.count("probe")) == (1, 1)
         assert (harness.available, harness.verified) == (1, 0)
@@ -304,21 +298,19 @@ REPLACED = InvalidTextRepresentationError(f'invalid input syntax for boolean: "{
 async def test_rows_of_another_table_are_believed_after_a_check() -> None:
     """One check for all who wait, after which the lookups are repeated."""
     async with serving() as harness:
-        harness.database.rows = REPLACED
+        harness.rows = REPLACED
         reason = "the table was replaced by another one"
         assert (
             await outcome(harness.backend) == f"unavailable: {reason}"
         )  # the check finds no change
         assert harness.count("inspect") == 1
-        harness.database.lookups = Lookups({ByNickname: "other", ByCard: "other"}, servers={""})
-        inspect = harness.database.inspect
+        harness.lookups = Lookups({ByNickname: "other", ByCard: "other"}, servers={""})
 
-        async def inspect_and_repair(**_: object) -> Lookups:
-            harness.database.rows = []
+        async def repair() -> None:
+            harness.rows = []
             await asyncio.sleep(0)
-            return await inspect()
 
-        harness.database.inspect = inspect_and_repair  # type: ignore[method-assign]
+        harness.inspecting = repair
         queries = [ByNickname("x"), ByCard("1")] * 3
         lookups = [outcome(harness.backend, each) for each in queries]
         assert await asyncio.gather(*lookups) == ["not found"] * 6
@@ -330,14 +322,14 @@ async def test_check_goes_on_when_the_lookup_that_began_it_is_out_of_time() -> N
     async with serving() as harness:
         going_on = asyncio.Event()
 
-        async def inspect(**_: object) -> Lookups:
-            harness.database.calls.append("inspect")
+        async def wait_and_repair() -> None:
             await going_on.wait()
-            harness.database.rows = [ROW]
-            return Lookups({ByNickname: "nickname", ByCard: "card"}, servers={"another"})
+            harness.rows = [ROW]
 
-        harness.database.inspect = inspect  # type: ignore[method-assign]
-        harness.database.rows = REPLACED
+        harness.inspecting = wait_and_repair
+        sql = {ByNickname: "nickname", ByCard: "card"}
+        harness.lookups = Lookups(sql, servers={"another"})
+        harness.rows = REPLACED
         for _ in range(3):
             waiting = asyncio.create_task(harness.backend.find(ByNickname("alice")))
             await asyncio.sleep(0.01)
@@ -355,12 +347,12 @@ async def test_not_found_of_a_server_that_was_not_checked_is_not_believed() -> N
         async def fetch(_sql: str, _value: str) -> Result:
             return result
 
-        harness.database.fetch = fetch  # type: ignore[method-assign]
+        harness.fetch = fetch
         reason = "the server has not been checked yet"
         assert await outcome(harness.backend) == f"unavailable: {reason}"
         assert harness.count("inspect") == 1
         sql = {ByNickname: "nickname", ByCard: "card"}
-        harness.database.lookups = Lookups(sql, servers={"b"})
+        harness.lookups = Lookups(sql, servers={"b"})
         assert await outcome(harness.backend) == "not found"
         assert harness.count("inspect") == 2
         result = Result([ROW], origin="a")
@@ -377,18 +369,18 @@ async def test_backend_that_a_slow_check_takes_down_connects_again_within_a_seco
     """After one check, whose error is that of all lookups that wait."""
     async with serving() as harness:
 
-        async def inspect(**_: object) -> Lookups:
-            harness.database.calls.append("inspect")
+        async def fail_slowly() -> None:
             await asyncio.sleep(3)
-            harness.database.connections = False
+            harness.connections = False
             raise Broken("wrong table")
 
-        harness.database.inspect = inspect  # type: ignore[method-assign]
-        harness.database.rows = REPLACED
+        harness.inspecting = fail_slowly
+        harness.rows = REPLACED
         waiting = asyncio.gather(*(outcome(harness.backend) for _ in range(3)))
         await harness.advance(3.5)
         assert await waiting == ["broken: wrong table"] * 3
         assert harness.count("inspect") == 1
+        harness.inspecting = harness.observe
         harness.repair()
         await harness.advance(2)
         assert await outcome(harness.backend) == "found"
@@ -398,19 +390,16 @@ async def test_check_that_ends_while_the_backend_is_down_does_not_bring_it_up() 
     """Its pool is closed, so only an attempt to connect does."""
     async with serving() as harness:
         going_on = asyncio.Event()
-
-        async def inspect(**_: object) -> Lookups:
-            await going_on.wait()
-            return Lookups({ByNickname: "other", ByCard: "other"}, servers={""})
-
-        harness.database.inspect = inspect  # type: ignore[method-assign]
-        harness.database.rows = REPLACED
+        harness.inspecting = going_on.wait
+        harness.rows = REPLACED
         waiting = asyncio.create_task(outcome(harness.backend))
         await asyncio.sleep(0)
         await harness.lose()
-        harness.database.rows = [ROW]
+        harness.rows = [ROW]
+        harness.lookups = Lookups({ByNickname: "other", ByCard: "other"}, servers={""})
         going_on.set()
         assert await waiting == LOST
+        harness.lookups = REFUSED
         assert await outcome(harness.backend) == LOST
         harness.repair()
         await harness.advance(1)

@@ -1,4 +1,4 @@
-"""Connections of the PostgreSQL backend: hosts, roles and lookups, with a driver that is faked."""
+"""Connections of the PostgreSQL backend: hosts, roles, lookups, the pool; with a faked driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from idv_postgres import database as database_module
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.database import Connector, Database
 from idv_postgres.lookups import Lookups
-from idv_postgres.options import PostgresOptions
+from idv_postgres.pool import Pool
 from tornado_idv import Broken
 from tornado_idv.kit.testing import make_backend
 
@@ -92,7 +92,7 @@ class Driver:
         self.connections: list[Connection] = []
         """Of the pool."""
         self.inspecting: Connection
-        self.errors: dict[object, Exception] = {}
+        self.errors: dict[object, BaseException] = {}
         self.row_security = "off"
         self.error: Exception | None = None
         self.rollback_error: Exception | None = None
@@ -137,9 +137,7 @@ def driver(io_loop: object, monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def make(**options: Any) -> Database:
-    backend = make_backend(PostgresBackend, Path(), **{"dsn": DSN, **options})
-    assert isinstance(backend.options, PostgresOptions)
-    return Database(backend.options)
+    return Database(make_backend(PostgresBackend, Path(), dsn=DSN, **options).options)
 
 
 def connector(**options: Any) -> Connector:
@@ -263,25 +261,6 @@ async def test_server_that_may_hide_rows_is_broken(driver: Driver) -> None:
     assert all(each.ended for each in driver.connections)
 
 
-async def test_cancelled_opening_is_closed(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    inspecting = asyncio.Event()
-
-    async def inspect(*_: object) -> Lookups:
-        inspecting.set()
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    monkeypatch.setattr(database_module, "inspect", inspect)
-    database = make()
-    opening = asyncio.create_task(database.open())
-    await inspecting.wait()
-    opening.cancel()
-    await asyncio.wait([opening])
-    assert opening.cancelled()
-    assert [each.ended for each in driver.connections] == [True]
-    assert not database.pool.connections
-
-
 async def test_opening_again_closes_the_pool_before(driver: Driver) -> None:
     database = make(pool={"max": "1"})
     await database.open()
@@ -385,3 +364,80 @@ async def test_pool_that_cannot_be_filled_leaves_no_connection_open(
     with pytest.raises(TimeoutError):
         await make(pool={"min": "2", "max": "2"}).open()
     assert [each.is_closed() for each in driver.connections] == [True, True]
+
+
+async def test_connection_that_was_returned_last_is_used_next(driver: Driver) -> None:
+    """So that others stay unused. Each is opened only when all are in use, up to the size."""
+    pool = Pool(connector().connect, 2)
+    first, second = await pool.acquire(), await pool.acquire()
+    assert first is not second
+    pool.release(first)
+    pool.release(second)
+    assert [await pool.acquire(), await pool.acquire()] == [second, first]
+    waiting = asyncio.create_task(pool.acquire())
+    await asyncio.sleep(0)
+    pool.release(first)
+    assert await waiting is first
+    assert len(driver.connections) == 2
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), InvalidPasswordError()])
+async def test_connect_that_does_not_end_well_uses_up_no_slot(
+    driver: Driver, error: BaseException
+) -> None:
+    pool = Pool(connector().connect, 1)
+    driver.errors = {"a": error}
+    with pytest.raises(type(error)):
+        await pool.acquire()
+    driver.errors = {}
+    async with asyncio.timeout(5):
+        await pool.acquire()
+
+
+async def test_connection_that_was_closed_meanwhile_is_not_used_again(driver: Driver) -> None:
+    """Neither one that was closed while it was in use, nor one that was closed since."""
+    pool = Pool(connector().connect, 2)
+    first, second = await pool.acquire(), await pool.acquire()
+    first.terminate()
+    pool.release(first)
+    pool.release(second)
+    second.terminate()
+    assert not pool.connections
+    assert [await pool.acquire(), await pool.acquire()] == driver.connections[2:]
+    assert len(pool._open) == 2  # a service that runs for long loses many
+
+
+async def test_connections_in_use_stay_when_idle_ones_are_dropped(driver: Driver) -> None:
+    """Where all are replaced, until they are returned."""
+    pool = Pool(connector().connect, 2)
+    used, idle = await pool.acquire(), await pool.acquire()
+    pool.release(idle)
+    pool.drop_idle()
+    assert [each.ended for each in driver.connections] == [False, True]
+    pool.release(used)
+    assert await pool.acquire() is used
+    pool.replace()
+    assert not used.is_closed()
+    pool.release(used)
+    assert used.is_closed()
+
+
+async def test_close_ends_idle_connections_and_then_terminates_all(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clean end is in the server's log as such. One that fails leaves no other one open."""
+    pool = Pool(connector().connect, 3)
+    _, broken, idle = [await pool.acquire() for _ in range(3)]
+    pool.release(broken)
+    pool.release(idle)
+
+    async def fail(**_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(broken, "close", fail)
+    await pool.close()
+    assert ["close" in each.done for each in driver.connections] == [False, False, True]
+    assert not pool.connections
+    with pytest.raises(ConnectionAbortedError):
+        await pool.acquire()
+    assert all(each.ended for each in driver.connections)

@@ -7,11 +7,10 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import pytest
 
-from idv_postgres.database import Connector, Database
 from idv_postgres.listener import Listener
 from idv_postgres.options import PostgresOptions
 from idv_postgres.relation import Relation
@@ -20,7 +19,7 @@ from tornado_idv import ByCard, ByNickname, Query
 
 
 class Connection:
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Harness) -> None:
         self.server = server
         self.address = "a:1"
         self.ended = False
@@ -44,15 +43,25 @@ class Connection:
         self.ended = True
 
 
-class Server:
-    """Makes connections; it responds, hangs, or its connections are lost."""
+class Harness:
+    """A listener and its server, which responds, hangs, or loses its connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: PostgresOptions) -> None:
+        self.clock = LoopClock()
         self.connections: list[Connection] = []
         self.error: Exception | None = None
         self.hangs = False
         self.checks, self.last = 0, ""
         self.files: object = [[1, 2]]
+        self.purges: list[set[Query]] = []
+        self.required: list[str | None] = []
+        executor = SimpleNamespace(
+            lookups=SimpleNamespace(relation=Relation(1, "public.users", (), "now")),
+            standbys=SimpleNamespace(require=self.required.append),
+        )
+        self.database = SimpleNamespace(executor=executor, servers=())
+        self.listener = Listener(options, self.database, self.purge)
+        self.listener._connector = self
 
     async def connect(self) -> Connection:
         if self.error is not None:
@@ -65,16 +74,6 @@ class Server:
             await asyncio.Event().wait()
         if self.error is not None:
             raise self.error
-
-
-class Harness:
-    listener: Listener
-    database: Any
-
-    def __init__(self) -> None:
-        self.server, self.clock = Server(), LoopClock()
-        self.purges: list[set[Query]] = []
-        self.required: list[str | None] = []
 
     def purge(self, *queries: Query) -> None:
         self.purges.append(set(queries))
@@ -92,31 +91,21 @@ class Harness:
     async def notify(self, *payloads: str) -> list[set[Query]]:
         """Notify of changes, and return what is purged."""
         for payload in payloads:
-            self.server.connections[-1].notify(payload)
+            self.connections[-1].notify(payload)
         await self.advance(0.3)
         return self.take()
 
 
 @asynccontextmanager
 async def listening(
-    *, folds: bool = False, notify: Any = None, **state: Any
+    *, folds: bool = False, notify: Any = None, hangs: bool = False
 ) -> AsyncIterator[Harness]:
-    harness = Harness()
-    for name, value in state.items():
-        setattr(harness.server, name, value)
     given = {"name": "members", "kind": "postgres", "dsn": "postgresql://h/x"}
     given |= {"notify": notify} if notify else {}
     context = {"nickname_case": "fold" if folds else "preserve"}
-    options = PostgresOptions.model_validate(given, context=context)
-    executor = SimpleNamespace(
-        lookups=SimpleNamespace(relation=Relation(1, "public.users", (), "now")),
-        standbys=SimpleNamespace(require=harness.required.append),
-    )
-    database = SimpleNamespace(executor=executor, servers=())
-    listener = Listener(options, cast(Database, database), harness.purge)
-    harness.listener, harness.database = listener, database
-    listener._connector = cast(Connector, harness.server)
-    task = asyncio.create_task(listener.run())
+    harness = Harness(PostgresOptions.model_validate(given, context=context))
+    harness.hangs = hangs
+    task = asyncio.create_task(harness.listener.run())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     try:
@@ -124,7 +113,7 @@ async def listening(
     finally:
         task.cancel()
         await asyncio.wait([task])
-    assert all(each.ended for each in harness.server.connections)
+    assert all(each.ended for each in harness.connections)
 
 
 async def test_each_connection_that_listens_is_another_session_from_its_purge_on() -> None:
@@ -132,11 +121,11 @@ async def test_each_connection_that_listens_is_another_session_from_its_purge_on
     async with listening(hangs=True) as harness:
         assert harness.listener.session is None
         harness.listener._purge = lambda: sessions.append(harness.listener.session)
-        harness.server.hangs = False
+        harness.hangs = False
         await harness.advance(3)
-        harness.server.error = OSError()
+        harness.error = OSError()
         await harness.advance(3)
-        harness.server.error = None
+        harness.error = None
         await harness.advance(3)
     assert len({*sessions}) == 2
     assert None not in sessions
@@ -146,7 +135,7 @@ async def test_users_that_change_together_are_purged_at_once() -> None:
     """Each purge drops every "not found"."""
     async with listening() as harness:
         harness.take()
-        harness.server.connections[-1].notify("alice")
+        harness.connections[-1].notify("alice")
         await harness.advance(0.2)
         assert harness.take() == []
         expected = {ByNickname("alice"), ByCard("card:1"), ByNickname("Bob")}
@@ -179,16 +168,16 @@ async def test_connection_is_checked_often(fault: str, caplog: pytest.LogCapture
         assert harness.take() == [set()]
         await harness.advance(3.5)
         assert harness.take() == []
-        assert harness.server.checks == 1 + 3
-        harness.server.error = ConnectionRefusedError() if fault == "lost" else None
-        harness.server.hangs = fault == "hanging"
+        assert harness.checks == 1 + 3
+        harness.error = ConnectionRefusedError() if fault == "lost" else None
+        harness.hangs = fault == "hanging"
         await harness.advance(6)
         assert harness.take() == []
-        assert all(each.ended for each in harness.server.connections)
-        harness.server.error, harness.server.hangs = None, False
+        assert all(each.ended for each in harness.connections)
+        harness.error, harness.hangs = None, False
         await harness.advance(3)
         assert harness.take() == [set()]
-        assert not harness.server.connections[-1].ended
+        assert not harness.connections[-1].ended
         assert await harness.notify("alice") == [{ByNickname("alice")}]
     interrupted, again = [each.getMessage() for each in caplog.records]
     assert interrupted.startswith("backend members: notifications of changes are interrupted: ")
@@ -200,7 +189,7 @@ async def test_everything_is_purged_when_the_files_of_the_table_are_others() -> 
     async with listening() as harness:
         harness.take()
         for files in ([[1, 3]], [[1, 3], [4, 5]], None):
-            harness.server.files = files
+            harness.files = files
             await harness.advance(3)
             assert harness.take() == [set()]
             await harness.advance(3)
@@ -210,9 +199,9 @@ async def test_everything_is_purged_when_the_files_of_the_table_are_others() -> 
 async def test_server_that_hangs_at_the_start_is_given_a_second() -> None:
     async with listening(hangs=True) as harness:
         await harness.advance(1)
-        assert [each.ended for each in harness.server.connections] == [True]
+        assert [each.ended for each in harness.connections] == [True]
         await harness.advance(1)
-        assert len(harness.server.connections) == 2
+        assert len(harness.connections) == 2
         assert harness.take() == []
 
 
@@ -223,13 +212,13 @@ async def test_position_of_what_is_purged_is_required_and_none_is_enough_until_i
         assert harness.required == ["0/1"]
         await harness.advance(3)
         assert harness.required == ["0/1"]
-        checks = harness.server.checks
+        checks = harness.checks
         await harness.notify("alice")
         assert harness.required == ["0/1", None, f"0/{checks + 1}"]
-        harness.server.files = [[1, 3]]
+        harness.files = [[1, 3]]
         await harness.advance(1.1)
         assert harness.required[3:] == [f"0/{checks + 2}"]
-        harness.server.hangs = True
+        harness.hangs = True
         await harness.notify("alice")
         assert harness.required[4:] == [None]
         await harness.advance(2.5)
@@ -245,5 +234,5 @@ async def test_it_follows_lookups_to_another_primary_alone(notify: object) -> No
         ):
             harness.database.servers = servers
             await harness.advance(2.5)
-            assert len(harness.server.connections) == count
-        assert harness.server.last == ("" if notify else "b:1")
+            assert len(harness.connections) == count
+        assert harness.last == ("" if notify else "b:1")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
@@ -32,27 +32,22 @@ def write_config(folder: Path, database: Database, more: str = "") -> Path:
     return path
 
 
-Changes: TypeAlias = "asyncio.Queue[set[Query]]"
-"""The queries of each purge. An empty set is a purge of everything."""
-
-
-@pytest.fixture
-def listening(database: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """A backend with notifications, and its changes after it has begun to listen."""
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Listener, "batch_interval", 0.02)
     monkeypatch.setattr(Listener, "check_interval", 0.3)
     monkeypatch.setattr(Listener, "pause", 0.05)
 
-    @asynccontextmanager
-    async def run() -> AsyncIterator[Changes]:
-        backend = backend_of(database, notify={})
-        changes: Changes = asyncio.Queue()
-        backend.on_change(lambda *queries: changes.put_nowait({*queries}))
-        async with open_backends([backend]):
-            assert await changes.get() == set()
-            yield changes
 
-    return run
+@asynccontextmanager
+async def listening(database: Database) -> AsyncIterator[asyncio.Queue[set[Query]]]:
+    """Listen, and yield the queries of each further purge; an empty set is one of everything."""
+    backend = backend_of(database, notify={})
+    changes: asyncio.Queue[set[Query]] = asyncio.Queue()
+    backend.on_change(lambda *queries: changes.put_nowait({*queries}))
+    async with open_backends([backend]):
+        assert await changes.get() == set()
+        yield changes
 
 
 @pytest.fixture
@@ -157,7 +152,7 @@ CHANGES: dict[str, tuple[str, set[Query]]] = {
 
 
 async def test_each_change_is_reported_for_the_users_it_is_about(
-    database: Database, apply_init: Callable[[], Any], listening: Any
+    database: Database, apply_init: Callable[[], Any]
 ) -> None:
     database.clear()
     await apply_init()
@@ -167,7 +162,7 @@ async def test_each_change_is_reported_for_the_users_it_is_about(
         f"ALTER TABLE users ENABLE ALWAYS TRIGGER users_notify_{event}"
         for event in ("insert", "update", "delete", "truncate")
     )
-    async with listening() as changes:
+    async with listening(database) as changes:
         for name, (sql, expected) in CHANGES.items():
             database.run(
                 "BEGIN; ALTER TABLE users DISABLE TRIGGER USER; DELETE FROM users;"
@@ -229,12 +224,12 @@ UNSEEN: dict[str, tuple[str, list[str]]] = {
 
 @pytest.mark.parametrize(("script", "statements"), list(UNSEEN.values()), ids=list(UNSEEN))
 async def test_everything_is_purged_after_changes_past_the_triggers_of_the_table(
-    database: Database, apply_init: Callable[[], Any], listening: Any, script: str, statements: Any
+    database: Database, apply_init: Callable[[], Any], script: str, statements: Any
 ) -> None:
     database.clear(script)
     if "VIEW" not in script:
         await apply_init()
-    async with listening() as changes:
+    async with listening(database) as changes:
         for statement in statements:
             await asyncio.sleep(0.05)
             while not changes.empty():

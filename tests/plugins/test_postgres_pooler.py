@@ -1,4 +1,4 @@
-"""The PostgreSQL backend behind PgBouncer, and with a replica that is promoted."""
+"""The PostgreSQL backend behind PgBouncer, and its prepared statements."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from contextlib import closing
 
 import asyncpg
 import pytest
+from asyncpg.exceptions import InFailedSQLTransactionError
 from pydantic import SecretStr
 
 from idv_postgres.backend import PostgresBackend
+from idv_postgres.database import Connector
 from idv_postgres.key_database import KeyDatabase
 from support.databases.pgbouncer import running_pooler
 from support.databases.postgres_backends import backend_of, serving
@@ -21,11 +23,9 @@ from tornado_idv.registry import open_backends
 
 pytestmark = pytest.mark.slow
 
-STARTUP_PARAMETERS = (
-    "statement_timeout",
-    "row_security",
-    "search_path",
-    "idle_in_transaction_session_timeout",
+IGNORING = (
+    "ignore_startup_parameters = "
+    "statement_timeout,row_security,search_path,idle_in_transaction_session_timeout"
 )
 
 
@@ -101,10 +101,6 @@ def test_what_another_client_leaves_in_a_session_leads_users_to_no_other_table(
     assert database.run("SELECT count(*) FROM public.users") == "2"
 
 
-IGNORED = ("default_transaction_isolation", *STARTUP_PARAMETERS)
-IGNORING = f"ignore_startup_parameters = {','.join(IGNORED)}"
-
-
 async def test_no_statement_has_a_name_that_another_process_may_use(database: Database) -> None:
     database.write(ALICE, BOB)
     change = f'ALTER DATABASE "{database.name}"'
@@ -133,50 +129,65 @@ async def test_no_statement_has_a_name_that_another_process_may_use(database: Da
     }
 
 
-@pytest.mark.parametrize("prepared", ["true", "false"])
-@pytest.mark.parametrize(
-    "pooled", [f"{IGNORING}\npool_mode = statement"], ids=["statement mode"], indirect=True
-)
-async def test_statement_mode_is_refused(database: Database, pooled: str, prepared: str) -> None:
+async def test_statement_is_prepared_again_after_a_change_of_its_table_and_few_are_kept(
+    database: Database,
+) -> None:
     database.write(ALICE)
-    refused = "a pooler in statement mode allows no transactions; connect to the server itself"
-    with pytest.raises(StartError, match=refused):
+    with await Connector(SecretStr(database.dsn), timeout=5).connect() as connection:
+        (before,) = await connection.fetch_prepared("SELECT * FROM users")
+        database.run("ALTER TABLE users ADD COLUMN more text DEFAULT 'x'")
+        (after,) = await connection.fetch_prepared("SELECT * FROM users")
+        assert after == (*before, "x")
+        async with connection.transaction():
+            await connection.fetch_prepared("SELECT")
+            database.run("ALTER TABLE users ADD COLUMN again text")
+            with pytest.raises(InFailedSQLTransactionError):
+                await connection.fetch_prepared("SELECT * FROM users")
+        assert await connection.fetch_prepared("SELECT * FROM users") == [(*after, None)]
+        for number in range(100):
+            assert await connection.fetch_prepared(f"SELECT {number}") == [(number,)]
+        (count,) = await connection.fetchrow("SELECT count(*) FROM pg_prepared_statements")
+        assert 0 < count <= 20
+    database.clear()
+
+
+STATEMENT_MODE = f"{IGNORING},default_transaction_isolation\npool_mode = statement"
+NO_TRANSACTIONS = "a pooler in statement mode allows no transactions; connect to the server itself"
+REJECTED = "a pooler rejects the startup parameter {}; connect to the server itself"
+
+
+@pytest.mark.parametrize(
+    ("pooled", "prepared", "message"),
+    [
+        (STATEMENT_MODE, "true", NO_TRANSACTIONS),
+        (STATEMENT_MODE, "false", NO_TRANSACTIONS),
+        ("", "true", REJECTED.format("statement_timeout")),
+        (
+            "pool_mode = session\nignore_startup_parameters = statement_timeout",
+            "true",
+            REJECTED.format("row_security"),
+        ),
+        (IGNORING, "true", "write prepared_statements: false"),
+    ],
+    ids=["statement mode", "statement mode, unprepared", "transactions", "session", "ignoring"],
+    indirect=["pooled"],
+)
+async def test_a_pooler_that_cannot_be_used_is_refused_at_the_start(
+    database: Database, pooled: str, prepared: str, message: str
+) -> None:
+    database.write(ALICE)
+    with pytest.raises(StartError, match=message):
         await backend_of(database, dsn=pooled, prepared_statements=prepared).open()
 
 
-@pytest.mark.parametrize(
-    ("pooled", "parameter"),
-    [
-        ("", "statement_timeout"),
-        ("pool_mode = session\nignore_startup_parameters = statement_timeout", "row_security"),
-    ],
-    ids=["transaction mode", "session mode"],
-    indirect=["pooled"],
-)
-async def test_a_pooler_that_rejects_startup_parameters_is_refused_at_the_start(
-    database: Database, pooled: str, parameter: str
-) -> None:
-    """The key store needs them always."""
-    rejected = f"a pooler rejects the startup parameter {parameter}; connect to the server itself"
-    with pytest.raises(StartError, match=rejected):
-        await backend_of(database, dsn=pooled).open()
-    database.write(ALICE)
-    async with serving(database, dsn=pooled, prepared_statements="false") as backend:
-        assert await backend.find(ByNickname("alice")) == ALICE
+async def test_the_key_store_always_needs_startup_parameters(pooled: str) -> None:
     with pytest.raises(KeyStoreError, match=r"startup parameter .*; connect to the server itself"):
         await asyncio.to_thread(KeyDatabase, SecretStr(pooled), "keys")
 
 
-@pytest.mark.parametrize(
-    "pooled",
-    [f"ignore_startup_parameters = {','.join(STARTUP_PARAMETERS)}"],
-    ids=["ignored parameters"],
-    indirect=True,
-)
+@pytest.mark.parametrize("pooled", [IGNORING], ids=["ignored parameters"], indirect=True)
 async def test_pooler_that_ignores_parameters_hides_no_row(database: Database, pooled: str) -> None:
-    """The backend is refused at the start; the key store reports each row it may not read."""
-    with pytest.raises(StartError, match="write prepared_statements: false"):
-        await backend_of(database, dsn=pooled).open()
+    """The key store reports each row that it may not read."""
     database.clear(
         "CREATE SCHEMA idv_keys CREATE TABLE keys () CREATE TABLE tokens () "
         "CREATE TABLE store (version int); ALTER TABLE idv_keys.store ENABLE ROW LEVEL SECURITY;"

@@ -190,29 +190,20 @@ async def test_not_found_in_another_table_is_an_error_and_not_believed(
     await asyncio.to_thread(database.run, "DROP TABLE IF EXISTS extensions.users")
 
 
-async def test_table_that_is_filled_while_it_is_checked_is_accepted_by_the_next_check(
-    database: Database,
+@pytest.mark.parametrize(
+    ("rows", "old", "fetched"),
+    [([], ["alice"], [1]), ([("carol",)], ["alice", "bob", "carol"], [False, 1])],
+    ids=["filled after its rows were read", "a third of them, and not renamed"],
+)
+async def test_table_without_half_of_the_old_users_does_not_replace_theirs(
+    database: Database, rows: list[tuple[str]], old: list[str], fetched: list[object]
 ) -> None:
-    """Otherwise it would have no users that the next table can be compared with."""
-
-    # The table is filled after its first rows were read.
+    """A table without rows has no users that the next table can be compared with."""
     connection = mock.AsyncMock()
-    connection.fetch.return_value = []
+    connection.fetch.return_value = rows
     connection.fetchrow.return_value = (2, "public.users", [], "now")
-    connection.fetchval.return_value = 1
-    before = Relation(1, "public.users", ["alice"], "now")
-    with pytest.raises(Broken, match="was replaced by a table"):
-        await resolve(connection, backend_of(database).options, before, lambda value: value)
-
-
-async def test_table_with_one_of_three_old_users_does_not_replace_theirs(
-    database: Database,
-) -> None:
-    connection = mock.AsyncMock()
-    connection.fetch.return_value = [("carol",)]
-    connection.fetchrow.return_value = (2, "public.users", [], "now")
-    connection.fetchval.side_effect = [False, 1]  # whether it was renamed, and the users in it
-    before = Relation(1, "public.users", ["alice", "bob", "carol"], "now")
+    connection.fetchval.side_effect = fetched
+    before = Relation(1, "public.users", old, "now")
     with pytest.raises(Broken, match="lacks most of the old users"):
         await resolve(connection, backend_of(database).options, before, lambda value: value)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import ClassVar
 
 import pytest
@@ -179,6 +182,29 @@ def test_server_that_freezes_after_the_commit_does_not_hide_that_the_users_are_c
     finally:
         server.resume()
     assert table.users() == {ALICE}
+
+
+def test_import_into_a_frozen_server_is_ended_by_a_signal_and_changes_nothing(
+    table: PostgresTable,
+) -> None:
+    """It waits while the buffers in between are full."""
+    table.write(BOB)
+    server = table.database.server
+    interrupt = Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+
+    def rows() -> Iterator[tuple[str, str, str]]:
+        server.pause()
+        interrupt.start()
+        for number in range(1_000_000):
+            yield f"user{number}", str(number), "x" * 1000
+
+    try:
+        with pytest.raises(KeyboardInterrupt), table.store().transaction(in_place=False) as changes:
+            changes.insert(("nickname", "card_number", "plan"), rows())
+    finally:
+        server.resume()
+        interrupt.join()
+    assert table.users() == {BOB}
 
 
 def test_cancelled_statement_ends_the_import(table: PostgresTable) -> None:

@@ -3,11 +3,9 @@
 import asyncio
 import logging
 import os
-import re
-import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -30,10 +28,12 @@ from support.databases.sqlite_databases import (
     start_error,
     write,
 )
+from support.pages import code_blocks
 from support.processes.permissions import public_directory, unprivileged
 from tornado_idv import Broken, ByCard, ByNickname, Unavailable, User, yaml_loader
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
+from tornado_idv.lookup.guard import Guard
 from tornado_idv.registry import open_backends
 
 README = Path(idv_sqlite.__file__).with_name("README.md").read_text(encoding="utf-8")
@@ -95,7 +95,6 @@ def test_parameters_of_queries_are_never_logged() -> None:
 
 START_ERRORS: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "empty": (b"", {}, "users.db: the file is empty"),
-    "garbage": (b"no database" * 500, {}, "users.db: the file is not a database"),
     "no tables": ("PRAGMA user_version = 1", {}, 'no table "users"; there are: none'),
     "another table": (
         "CREATE TABLE user (a); CREATE TABLE cars (b); CREATE VIEW all_users AS SELECT 1",
@@ -224,15 +223,6 @@ async def test_a_journal_left_by_a_crashed_writer_is_explained_at_the_start(path
     assert error.endswith("(SQLITE_READONLY_ROLLBACK)")
 
 
-async def test_failed_open_ends_its_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def failing(*args: object) -> None:
-        raise sqlite3.OperationalError
-
-    monkeypatch.setattr("aiosqlite.Connection.execute_fetchall", failing)
-    write(path, ALICE)
-    await start_error(path)
-
-
 async def test_a_file_replaced_as_it_opens(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connections might lead to either."""
     write(path, ALICE)
@@ -248,26 +238,18 @@ async def test_a_file_replaced_as_it_opens(path: Path, monkeypatch: pytest.Monke
     assert "replaced while it was opened" in error
 
 
-async def test_a_damaged_database_stops_the_start(path: Path) -> None:
-    """Every page is read before the first lookup, not when a user happens to be on it."""
-    write(path, ALICE)
-    content = bytearray(path.read_bytes())
-    content[-4096:] = b"\xff" * 4096
+async def test_damage_stops_the_start_or_in_a_large_file_the_lookup(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each page of a small file is read before the first lookup."""
+    content = bytearray(write(path, ALICE).read_bytes())
+    content[-4088:] = b"\xff" * 4088  # the rows of its last page, an index, can be counted
     path.write_bytes(content)
-    error = await start_error(path)
-    assert "the database is damaged" in error
-
-
-async def test_a_large_file_with_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "the database is damaged" in await start_error(path)
     monkeypatch.setattr("idv_sqlite.openfile.CHECKED_SIZE", 0)
-    run(path, "CREATE TABLE users (nickname TEXT UNIQUE, card_number TEXT UNIQUE, plan TEXT)")
-    run(path, "INSERT INTO users VALUES ('alice', '4000', 'Free')")
-    content = bytearray(path.read_bytes())
-    content[-4088:] = b"\xff" * 4088  # its rows can be counted
-    path.write_bytes(content)
     async with serving(path) as backend:
         with pytest.raises(Broken, match="the database is damaged"):
-            await backend.find(ByCard("4000"))
+            await backend.find(ByCard(ALICE.card_number))
 
 
 async def test_a_backend_that_is_not_open_is_unavailable(tmp_path: Path) -> None:
@@ -452,8 +434,11 @@ async def test_bytes_that_fold_to_one_nickname_are_broken(path: Path, encoding: 
         for nickname, reason in reasons.items():
             with pytest.raises(Broken, match=reason):
                 await backend.find(ByNickname(nickname))
-        assert await backend.find(ByNickname("bob")) == User("Free", "4", "BOB")
         assert await backend.find(ByNickname("dave")) is None
+        guard, deadline = Guard(backend, lambda _: True), time.monotonic() + 10
+        for query in (ByNickname("bob"), ByCard("4")):
+            assert await backend.find(query) == User("Free", "4", "BOB")
+            assert (await guard.find(query, deadline)).user == User("Free", "4", "bob")
 
 
 async def test_users_that_differ_in_case_alone_are_two(path: Path) -> None:
@@ -472,37 +457,6 @@ async def test_users_that_differ_in_case_alone_are_two(path: Path) -> None:
 
 def revision(path: Path) -> str:
     return revision_of(path, path.resolve())
-
-
-def _edit_in_place(path: Path) -> None:
-    """Change a plan, and put size and modification time back."""
-    status = path.stat()
-    run(path, "UPDATE users SET plan = 'Frei'")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert path.stat().st_size == status.st_size
-
-
-def _copy_over(path: Path) -> None:
-    copy = path.with_name("copy")
-    shutil.copy2(path, copy)
-    copy.replace(path)
-
-
-CHANGES: dict[str, Callable[[Path], object]] = {
-    "a row": lambda path: insert(path, BOB),
-    "a row, with the same times and size": _edit_in_place,
-    "another file": _copy_over,
-    "a link elsewhere": lambda path: [path.rename(path.with_name("a")), path.symlink_to("a")],
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_revision_differs_after_a_change_and_only_then(path: Path, change: str) -> None:
-    write(path, ALICE)
-    before = revision(path)
-    assert revision(path) == before
-    CHANGES[change](path)
-    assert revision(path) != before
 
 
 def test_revision_differs_after_a_change_in_wal_mode(path: Path) -> None:
@@ -547,26 +501,10 @@ async def test_revision_changes_after_the_change_was_reported_and_not_before(
         assert backend.revision not in (before, None)
 
 
-async def test_file_that_is_gone_leaves_no_revision_that_is_found_again(path: Path) -> None:
-    write(path, ALICE)
-    async with serving(path) as backend:
-        before = backend.revision
-        path.rename(path.with_name("gone"))
-        await backend.check()
-        assert backend.revision == before  # the old file is still read
-        write(path, BOB)
-        await backend.check()
-        assert backend.revision not in (before, None)
+EXAMPLES = zip(code_blocks(README, "sql"), code_blocks(README, "yaml"), strict=True)
 
 
-def examples() -> Iterable[Any]:
-    scripts = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
-    entries = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    for script, entry in zip(scripts, entries, strict=True):
-        yield pytest.param(script, entry, id=re.findall(r"name: (\w+)", entry)[0])
-
-
-@pytest.mark.parametrize(("script", "entry"), list(examples()))
+@pytest.mark.parametrize(("script", "entry"), list(EXAMPLES))
 async def test_every_example_of_the_readme_finds_its_user(
     path: Path, caplog: pytest.LogCaptureFixture, script: str, entry: str
 ) -> None:
@@ -577,16 +515,3 @@ async def test_every_example_of_the_readme_finds_its_user(
         assert await backend.find(ByCard("4000123412341234")) == ALICE
         assert await backend.find(ByNickname("Alice")) is None
     assert levels(caplog, logging.WARNING) == []
-
-
-def test_the_readme_has_every_option() -> None:
-    fields = SqliteBackend.options_type.model_fields
-    columns = fields["columns"].default
-    own = {
-        "path",
-        "table",
-        "readers",
-        "max_removed",
-        *(f"columns.{name}" for name in type(columns).model_fields),
-    }
-    assert set(re.findall(r"^\| `([a-z_.]+)` \|", README, re.MULTILINE)) == own

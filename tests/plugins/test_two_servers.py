@@ -104,7 +104,6 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int,
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers are checked often."""
     monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
     monkeypatch.setattr(PostgresBackend, "retry_interval", 0.05)
 
@@ -205,19 +204,6 @@ async def test_postgres_server_without_the_users_is_not_believed_without_a_canar
             await until(lambda: backend.problem is None)
             assert await outcome(backend) == "found"
     emptied.run("INSERT INTO users TABLE kept; DROP TABLE kept")
-
-
-async def test_postgres_servers_behind_one_address_are_distinguished(
-    databases: Databases, tmp_path: Path
-) -> None:
-    """A balancer leads to another server, which does not find the canary."""
-    async with opened(
-        PostgresBackend, tmp_path, *databases.ports, dsn=databases.dsn("FIRST")
-    ) as both:
-        assert await both.find("nobody") is None
-        both.first.target = databases.copy.port
-        both.first.cut()
-        await both.fails_with("canary @idv-canary is not found")
 
 
 async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(

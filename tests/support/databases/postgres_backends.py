@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from idv_postgres.backend import PostgresBackend
 from support.databases.postgres_server import Database
+from support.fakes.outcomes import outcome
+from tornado_idv import Query
 from tornado_idv.registry import open_backends
 
 
@@ -23,7 +26,14 @@ def backend_of(database: Database, case: str = "preserve", **options: Any) -> Po
 async def serving(
     database: Database, case: str = "preserve", **options: Any
 ) -> AsyncIterator[PostgresBackend]:
-    """Open a backend over the table of a database."""
     backend = backend_of(database, case, **options)
     async with open_backends([backend]):
         yield backend
+
+
+async def eventually(backend: PostgresBackend, expected: str, query: Query | None = None) -> None:
+    """Wait until a lookup ends so; before it may not end by "not found"."""
+    async with asyncio.timeout(10):
+        while not (ended := await outcome(backend, query)).startswith(expected):
+            assert ended != "not found"
+            await asyncio.sleep(0.01)

@@ -26,7 +26,6 @@ class Cluster:
         self.standby.start()
 
     def wait_for_replay(self) -> None:
-        """Wait until the standby has all that was committed."""
         self.standby.wait_for_replay(self.primary)
 
     def pause_replay(self) -> None:
@@ -55,14 +54,12 @@ class Cluster:
 
 @contextmanager
 def running_cluster() -> Iterator[Cluster]:
-    """Run a new primary and its standby."""
     with running_server() as primary, running_standby(primary) as standby:
         yield Cluster(primary, standby)
 
 
 @contextmanager
 def running_standby(primary: PostgresServer) -> Iterator[PostgresServer]:
-    """Run a standby of this server."""
     with empty_server(primary.bin) as standby:
         standby.copy_from(primary)
         standby.start()

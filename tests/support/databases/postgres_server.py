@@ -82,7 +82,6 @@ def server_user() -> str | None:
 
 
 def give_to_server(path: Path) -> None:
-    """Make the user of the server the owner."""
     user = server_user()
     if user is not None:
         shutil.chown(path, user)
@@ -131,8 +130,6 @@ class Psql:
                 self._command, stdin=pipe, stdout=pipe, stderr=pipe, text=True
             )
         process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
         process.stdin.write(f"{script}\n;\n\\echo {_END_OF_SCRIPT}\n")
         process.stdin.flush()
         rows: list[str] = []
@@ -143,7 +140,6 @@ class Psql:
         raise AssertionError(self.close())
 
     def close(self) -> str:
-        """End the session, and return its errors."""
         if self._process is None:
             return ""
         _, errors = self._process.communicate(timeout=30)
@@ -191,7 +187,6 @@ class PostgresServer:
         self.stop()
 
     def start(self) -> None:
-        """Start the server, and wait until it accepts connections."""
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [
@@ -276,7 +271,6 @@ class PostgresServer:
             time.sleep(0.01)
 
     def install_certificate(self, chain: bytes, key: bytes) -> None:
-        """Turn TLS on."""
         for name, content in {"server.crt": chain, "server.key": key}.items():
             path = self.data / name
             path.write_bytes(content)
@@ -330,7 +324,6 @@ class Database:
         return self.server.run(script, self.name)
 
     def close(self) -> None:
-        """End the session in which scripts are run."""
         self.server.end_session(self.name)
 
     def write(self, *users: User, table: str = USERS) -> None:
@@ -403,7 +396,6 @@ def running_server() -> Iterator[PostgresServer]:
 
 @contextmanager
 def stopped(database: Database) -> Iterator[None]:
-    """Stop the server of a database within."""
     database.server.stop()
     try:
         yield
@@ -413,7 +405,6 @@ def stopped(database: Database) -> Iterator[None]:
 
 @contextmanager
 def hanging(database: Database) -> Iterator[None]:
-    """Freeze the server of a database within."""
     database.server.pause()
     try:
         yield
