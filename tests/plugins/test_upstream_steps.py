@@ -44,8 +44,6 @@ ALICE = {"user": {"level": 1, "card": "0012", "login": "@alice"}}
 
 
 class Try:
-    """Runs the command over a configuration file, with the directory as its upstream."""
-
     def __init__(self, folder: Path, directory: Scripted) -> None:
         self.folder, self.directory = folder, directory
         self.config = folder / "config.yaml"
@@ -58,12 +56,11 @@ class Try:
         self.config.write_text(text, encoding="utf-8")
 
     def respond(self, body: bytes, status: int = 200, **headers: str) -> None:
-        """Let the directory respond so from now on."""
         lines = (f"{name.replace('_', '-')}: {value}" for name, value in headers.items())
         self.directory.say(http(status, body, *lines))
 
-    def __call__(self, *arguments: str, name: str = "crm") -> Result:
-        every = ["lookup", *arguments, "--steps", "--backend", name, "--config", str(self.config)]
+    def __call__(self, *arguments: str) -> Result:
+        every = ["lookup", *arguments, "--steps", "--backend", "crm", "--config", str(self.config)]
         result = CliRunner().invoke(main, every)
         assert CANARY not in result.output
         return result
@@ -111,6 +108,9 @@ def test_every_step_to_a_user_is_shown(try_: Try) -> None:
     assert any(line.startswith("  asked crm: found (") for line in lines)
     assert try_.directory.targets == ["/people/alice"]
     assert header(try_.directory.requests[0], "Authorization") == f"Bearer {CANARY}"
+    (call,) = try_.record("@alice")["backends"]
+    step = {"step": "nickname", "expression": "login", "result": "@alice"}
+    assert (call["outcome"], call["steps"][-3]) == ("found", step)
 
 
 def test_credentials_of_a_response_are_masked(try_: Try) -> None:
@@ -120,30 +120,6 @@ def test_credentials_of_a_response_are_masked(try_: Try) -> None:
     assert "canary" not in printed
     assert "Set-Cookie: ***" in printed
     assert '"access_token": "***"' in printed
-
-
-def test_json_output_is_one_record(try_: Try) -> None:
-    record = try_.record("@alice")
-    (call,) = record.pop("backends")
-    assert record == {
-        "status": "ok",
-        "plan": "Pro",
-        "card_number": "0012",
-        "nickname": "@alice",
-        "profile_url": "https://profiles.example/m/alice",
-        "backend": "crm",
-        "cache_ttl_s": 120,
-    }
-    assert (call["backend"], call["outcome"]) == ("crm", "found")
-    request, headers, response, *_ = call["steps"]
-    assert request["result"].startswith("GET http://")
-    assert headers["result"]["X-Tenant"] == "north"
-    assert response == {"step": "response", "result": 200}
-    assert call["steps"][-3:] == [
-        {"step": "card_number", "expression": "card", "result": "0012"},
-        {"step": "nickname", "expression": "login", "result": "@alice"},
-        {"step": "plan", "expression": "level", "result": 1},
-    ]
 
 
 NAMED = "another-9876543210"
@@ -178,14 +154,11 @@ PARTS = ("zq7", "kx9", "vb3", "wm5", "jh2", "tn8", "gd4", "12345")
 NASTY = "zq7/kx9'vb3+wm5 jh2&tn8=gd4"
 ESCAPED = "".join(each if each.isalnum() else f"\\u{ord(each):04X}" for each in NASTY)
 MASKED: dict[str, tuple[str, Any]] = {
-    "plain": (NASTY, NASTY),
     "bytes": (NASTY, NASTY.encode()),
     "at any depth": (NASTY, {NASTY: [{"x": (NASTY, None, 1, True)}]}),
-    "JSON": (NASTY, json.dumps({"x": NASTY})),
     "JSON with escaped slashes": (NASTY, json.dumps(NASTY).replace("/", "\\/")),
     "JSON with more escapes": (NASTY, ESCAPED),
-    "percent-encoded": (NASTY, quote(NASTY, safe="")),
-    "percent-encoded in small letters": (NASTY, quote(NASTY, safe="").replace("%2F", "%2f")),
+    "percent-encoded": (NASTY, quote(NASTY, safe="").replace("%2F", "%2f")),
     "a form": (NASTY, urlencode({"x": NASTY})),
     "letters beyond ASCII": ("zq7ü", quote("zq7ü")),
     "a number": ("12345", {"x": 12345}),
@@ -262,12 +235,7 @@ def test_query_of_a_kind_that_is_not_served_is_wrong_use(try_: Try) -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        b'{"user": {"level": 1, "card": "1", "login": "\\ud800"}}',
-        b"\x1b[31m\xff\x00",
-    ],
-    ids=["half a character", "bytes"],
+    "body", [b'{"user": {"level": 1, "card": "1", "login": "\\ud800"}}', b"\x1b[31m\xff\x00"]
 )
 def test_control_characters_are_escaped(try_: Try, body: bytes) -> None:
     try_.respond(body)
@@ -314,17 +282,11 @@ async def test_incomplete_response_has_the_same_outcome(sent: bytes, status: int
     assert [each.result for each in steps if each.name == "response"] == [status] * bool(status)
 
 
-def test_long_response_is_truncated(try_: Try) -> None:
-    document = {**ALICE, "more": "x" * 10_000}
-    try_.respond(json.dumps(document).encode())
-    result = try_("@alice")
-    assert "in all)" in result.stdout
-    assert len(result.stdout) < 6_000
-
-
 @pytest.mark.parametrize("path", ["users", "user"])
-def test_users_in_a_list_are_not_all_shown(try_: Try, path: str) -> None:
+def test_long_response_is_truncated_above_all_that_of_strangers(try_: Try, path: str) -> None:
     """Of strangers 400 characters of the response serve to see its form."""
+    try_.respond(json.dumps({**ALICE, "more": "x" * 10_000}).encode())
+    assert 4_000 < len(try_("@alice").stdout) < 6_000
     try_.change("select: user", f"select: {path}")
     users = [{"level": 1, "card": f"{n:04}", "login": f"stranger{n}"} for n in range(90)]
     try_.respond(json.dumps({"users": users}).encode())
@@ -356,12 +318,8 @@ def test_check_looks_up_a_made_up_user_if_it_is_asked_to(
     assert CliRunner().invoke(main, arguments).exit_code == 0
     assert try_.directory.requests == []
     result = CliRunner().invoke(main, [*arguments, "--online"])
-    problems = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
-    if problem is None:
-        assert (result.exit_code, problems) == (0, [])
-    else:
-        assert result.exit_code == 1
-        assert "config.yaml:5:5: backends[1]: a made-up nickname" in problems[0]
-        assert problem in problems[0]
+    assert result.exit_code == (problem is not None)
+    assert ("config.yaml:5:5: backends[1]: a made-up nickname" in result.stderr) == bool(problem)
+    assert (problem or "") in result.stderr
     assert try_.directory.targets[0].startswith("/people/x")
     assert CliRunner().invoke(main, [*arguments, "--online", "--config-only"]).exit_code == 2
