@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -195,8 +196,11 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     return servers
 
 
-async def test_outage_of_all_servers_and_its_end(servers: Servers) -> None:
+async def test_outage_of_all_servers_and_its_end(
+    servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
     """Lookups fail at once meanwhile, which says nothing of the next one."""
+    caplog.set_level(logging.INFO, "idv_ldap")
     servers.errors = {FIRST: ldap.BUSY(), SECOND: ldap.SERVER_DOWN()}
     backend = LdapBackend(LdapOptions.model_validate(GIVEN))
     backend.on_available(lambda _: servers.count_available())
@@ -213,6 +217,8 @@ async def test_outage_of_all_servers_and_its_end(servers: Servers) -> None:
     servers.errors.clear()
     await until(lambda: backend.problem is None)
     assert servers.times_available > 0
+    assert ["trying again every" in each for each in caplog.messages[:3]] == [True, True, False]
+    assert "connected to" in caplog.messages[2]
     await backend.close()
 
 
