@@ -34,7 +34,7 @@ def response(nickname: str, *headers: str) -> bytes:
 async def plan_of(backend: Any, nickname: str) -> str | None:
     found = await backend.find(ByNickname(nickname))
     assert isinstance(found, User | None)
-    return found and found.plan
+    return found.plan if found else None
 
 
 @pytest.mark.parametrize("options", [{}, RECORD, UNCHECKED, TWO_STEPS], ids=str)
