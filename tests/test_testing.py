@@ -14,7 +14,6 @@ from tornado_idv.errors import Broken, StartError, Unavailable
 from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.kit.testing import BackendConformance, make_backend
 from tornado_idv.model import BackendResult, ByNickname, Query, Step, User
-from tornado_idv.options import ConfigPath
 
 SUITE = BackendConformance()
 Matches = Callable[[Collection[str], str], bool]
@@ -85,8 +84,6 @@ class ForgetsToFold(Honest):
 
 
 class TakesTheFirst(Honest):
-    """Takes one of two users for the other."""
-
     async def find(self, query: Query) -> User | None:
         users = map(self.clean, self.users or ())
         return next((user for user in users if query.text in self.texts(user)), None)
@@ -104,47 +101,35 @@ class ExplainsNoCards(Honest):
 
 
 class ReadsInTheEventLoop(Honest):
-    """Makes all other requests wait for a disk."""
-
     async def open(self) -> None:
         with Path(os.devnull).open():  # noqa: ASYNC230
             pass
 
 
 class SleepsInTheEventLoop(Honest):
-    """Makes all other requests wait for a pause."""
-
     async def find(self, query: Query) -> User | None:
         time.sleep(0)  # noqa: ASYNC251
         return await super().find(query)
 
 
 class RefusesToOpen(Honest):
-    """Says at the start that it cannot be asked."""
-
     async def open(self) -> None:
         if self.users is None:
             raise StartError("no such file")
 
 
 class NoneWhenFailing(Honest):
-    """Takes a failure for an absence."""
-
     async def find(self, query: Query) -> User | None:
         return await super().find(query) if self.users is not None else None
 
 
 class ForgetsProfileUrls(Honest):
-    """Loses a column."""
-
     async def find(self, query: Query) -> User | None:
         user = await super().find(query)
         return user and User(user.plan, user.card_number, user.nickname)
 
 
 class FailsWhenEmpty(Honest):
-    """Takes an empty source for a failure."""
-
     async def find(self, query: Query) -> User | None:
         if not self.users:
             raise Unavailable("no users")
@@ -152,8 +137,6 @@ class FailsWhenEmpty(Honest):
 
 
 class SharesOneCursor(Honest):
-    """Keeps the query where the next one overwrites it."""
-
     async def find(self, query: Query) -> User | None:
         self.query = query
         others_had_a_turn = asyncio.Event()
@@ -163,8 +146,6 @@ class SharesOneCursor(Honest):
 
 
 class OpensOnce(Honest):
-    """Leaves its source locked."""
-
     opened: set[Sequence[User]] = set()  # noqa: RUF012 shared on purpose: that is the fault
 
     async def open(self) -> None:
@@ -270,23 +251,5 @@ async def test_a_source_that_never_answers_is_unavailable() -> None:
             await SUITE.test_a_user_is_found_by_card(Silent)
 
 
-class PathOptions(BackendOptions):
-    path: ConfigPath
-    """Where the file is."""
-
-
-class OverAFile(Backend[PathOptions]):
-    """Is only built."""
-
-    options_type = PathOptions
-
-    async def find(self, query: Query) -> User | None:
-        return None
-
-
-def test_a_backend_is_configured_as_by_the_file(tmp_path: Path) -> None:
-    backend = make_backend(OverAFile, tmp_path, path="users.yaml", timeout="50ms")
-    assert backend.options.path == tmp_path / "users.yaml"
-    assert backend.options.timeout == pytest.approx(0.05)
-    assert backend.name == "tested"
-    assert make_backend(OverAFile, tmp_path, path="users.yaml", name="crm").name == "crm"
+def test_name_of_a_backend_may_be_given() -> None:
+    assert make_backend(Empty, Path(), name="crm").name == "crm"
