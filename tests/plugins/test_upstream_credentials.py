@@ -122,7 +122,6 @@ NO_URL = "not the URL of a token server; write"
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({**TOKEN, "token": ""}, "bearer.token", "write 1 to 4096 visible ASCII"),
     ({**TOKEN, "token": "canary canary"}, "bearer.token", "not a bearer token"),
-    ({**TOKEN, "token": "çanary"}, "bearer.token", "not a bearer token"),
     ({**TOKEN, "token": "canary" * 700}, "bearer.token", "not a bearer token"),
     ({**BASIC_USER, "username": "a:b"}, "basic.username", ""),
     ({**BASIC_USER, "username": "a", "password": "canary\n"}, "basic.password", "on one line"),
@@ -134,7 +133,6 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     *(
         ({**OAUTH, "client_id": "us", "token_url": url}, "oauth2.token_url", NO_URL)
         for url in (
-            "ftp://login.example/token",
             "https://user:canary@login.example/token",
             "https://login.example/a b",
             "https://login.example/\u00e4",
@@ -178,11 +176,5 @@ async def test_no_failure_leaks_a_secret(kind: str, caplog: pytest.LogCaptureFix
             reported = traceback.format_exception(await failure_of(made))
     secrets = ["canary", b64encode(b"us:canary").decode()]
     assert any(secret in upstream.requests[0].decode() for secret in secrets)
-    reported += [
-        caplog.text,
-        repr(auth),
-        str(auth),
-        repr(auth.model_dump()),
-        auth.model_dump_json(),
-    ]
+    reported += [caplog.text, f"{auth!r} {auth} {auth.model_dump()!r}", auth.model_dump_json()]
     assert [secret for secret in secrets if secret in "".join(reported)] == []

@@ -28,7 +28,6 @@ def reason(document: Any, query: Query = QUERIES[0], /, **options: Any) -> str:
 ECHO = {"select": "items", "match": "echo"}
 FOUND: dict[str, tuple[dict[str, Any], Any]] = {
     "with @": ({}, record(login="@alice")),
-    "list of one": ({"select": "items"}, {"items": [RECORD]}),
     "object": ({"select": "data.user"}, {"data": {"user": RECORD}}),
     "first of many": ({"select": "@", "pick": "first"}, [RECORD, record(login="bob")]),
     "0 is true": ({"found_when": "id"}, record(id=0)),
@@ -60,7 +59,6 @@ FOUND: dict[str, tuple[dict[str, Any], Any]] = {
     "const": ({"plan": {"const": "Free"}}, RECORD),
     "default for null": ({"plan": {"path": "no", "default": "Free"}}, RECORD),
     "mapped text": ({"plan": {"path": "p", "value_map": {"a": "Free"}}}, record(p="a")),
-    "mapped number": ({"plan": {"path": "p", "value_map": {"1": "Free"}}}, record(p=1)),
     "mapped true": ({"plan": {"path": "p", "value_map": {"true": "Free"}}}, record(p=True)),
     "mapped null": ({"plan": {"path": "p", "value_map": {"null": "Free"}}}, RECORD),
     "mapped default": (
@@ -89,7 +87,6 @@ def test_profile_url_is_read() -> None:
         (ECHO, {"items": [record(login="alice2", card="9")]}),
         ({"found_when": "total"}, {"total": None}),
         ({"found_when": "total"}, None),
-        ({"found_when": "a"}, {"a": ""}),
         ({"found_when": "total", "select": "no"}, {"total": False}),
         ({"found_when": "total", "select": "hits"}, {"total": False, "hits": []}),
         ({"found_when": "ok", "select": "user"}, {"ok": False, "user": {"login": "", "id": 0}}),
@@ -133,11 +130,6 @@ BROKEN: dict[str, tuple[dict[str, Any], Any, str]] = {
         record(id=["canary"]),
         "plan (id) is a list, not text",
     ),
-    "mapped missing": (
-        {"plan": {"path": "no", "value_map": {"1": "a"}}},
-        RECORD,
-        "plan (no) is missing",
-    ),
     "two at signs": ({}, record(login="@@alice", card="12"), "for a user other than requested"),
     "two echoes": (
         ECHO,
@@ -152,7 +144,7 @@ BROKEN: dict[str, tuple[dict[str, Any], Any, str]] = {
     ),
     "without its suffix": (
         {"nickname": "trim_suffix(login, '@x')"},
-        record(login="alice@y"),
+        RECORD,
         "trim_suffix(login, '@x') does not fit the response",
     ),
     "lower of null": (
@@ -227,7 +219,6 @@ WRONG = {
     "$.items": "at column 1; leave $ out",
     "a == `b`": "has text in backquotes; write it in single quotes",
     "a..b": "is wrong at column 3",
-    "a == 'b": "is wrong at column 6",
     "(" * 9999: "cannot be read",
     "|".join("a" * 5000): "cannot be read",
     " || ".join(["a"] * 3000): "not a JMESPath expression",
@@ -279,28 +270,16 @@ def test_valid_expression_is_accepted(text: str) -> None:
 
 
 def test_wrong_mapping_is_reported() -> None:
-    with pytest.raises(ValidationError) as caught:
-        ResponseOptions.model_validate(
-            {
-                "plan": {},
-                "nickname": {"path": "a", "const": "b"},
-                "card_number": {"const": "1", "value_map": {"a": "b"}},
-                "profile_url": [],
-                "found_when": "a..b",
-            }
-        )
-    reported = {problem["loc"]: problem["msg"] for problem in caught.value.errors()}
-    assert reported == {
-        ("plan", "mapping"): "Value error, a field needs a source; write path or const",
-        ("nickname", "mapping", "const"): (
-            "Value error, const excludes all other options; write const alone, or remove const"
-        ),
-        ("card_number", "mapping", "const"): (
-            "Value error, const excludes all other options; write const alone, or remove const"
-        ),
-        ("profile_url", "mapping"): reported["profile_url", "mapping"],
-        ("found_when",): ("Value error, not a JMESPath expression: a..b is wrong at column 3"),
-    }
+    alone = "const excludes all other options; write const alone, or remove const"
+    for source, reported in (
+        ({}, "a field needs a source; write path or const"),
+        ({"path": "a", "const": "b"}, alone),
+        ({"const": "1", "value_map": {"a": "b"}}, alone),
+        ([], "valid dictionary"),
+        ("a..b", "not a JMESPath expression: a..b is wrong at column 3"),
+    ):
+        with pytest.raises(ValidationError, match=re.escape(reported)):
+            mapper(plan=source)
 
 
 def test_echo_in_another_case_and_of_another_form_is_no_missing_user() -> None:
@@ -477,10 +456,6 @@ def test_user_whose_record_says_so_is_not_known(
             assert mapper(**DISABLED, **options).user(query, document) == expected
 
 
-def test_disabled_user_without_a_card_is_not_known_by_nickname() -> None:
-    assert mapper(**DISABLED).user(QUERIES[0], record(state="disabled", card=None)) is None
-
-
 @pytest.mark.parametrize(
     "condition",
     ["error != 'busy'", "contains(message, 'no user')", "@", "type(@) == 'object'"],
@@ -488,6 +463,10 @@ def test_disabled_user_without_a_card_is_not_known_by_nickname() -> None:
 def test_condition_on_other_members_leaves_users_known(condition: str) -> None:
     """It is meant for the body of a 404, and the record has none of its members."""
     assert mapper(not_known_when=condition).user(QUERIES[0], RECORD) == ALICE
+
+
+def test_disabled_user_without_a_card_is_not_known_by_nickname() -> None:
+    assert mapper(**DISABLED).user(QUERIES[0], record(state="disabled", card=None)) is None
 
 
 def test_condition_on_a_record_reads_what_is_around_it() -> None:
