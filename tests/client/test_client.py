@@ -164,7 +164,7 @@ async def test_tls_and_base_path(kind: Kind) -> None:
     context = ssl.create_default_context()
     authority.configure_trust(context)
     async with serving(found(), tls=server_context) as server:
-        url = f"https://127.0.0.1:{server.port}/base/"
+        url = f"HTTPS://127.0.0.1:{server.port}/base/"
         async with calling(kind, url, ssl_context=context) as call:
             assert await call("find", "@alice") == ALICE
             assert await call("find_card", ALICE.card_number) == ALICE
@@ -173,6 +173,7 @@ async def test_tls_and_base_path(kind: Kind) -> None:
             with pytest.raises(Undetermined):
                 await call("find", "@alice")
     assert server.targets == ["/base/api/v1/identify/url", "/base/api/v1/identify/card"]
+    assert header(server.requests[0], "Host") == f"127.0.0.1:{server.port}"
 
 
 @pytest.mark.parametrize(

@@ -336,17 +336,6 @@ async def test_pause_that_leaves_no_time_is_not_made(kind: Kind) -> None:
     assert (caught.value.retry_after, caught.value.status, len(server.requests)) == (2.0, 429, 1)
 
 
-@both
-async def test_host_is_that_of_the_url(kind: Kind) -> None:
-    async with (
-        serving(found()) as server,
-        calling(kind, f"HTTP://localhost:{server.port}/base/") as call,
-    ):
-        assert await call("find", "@alice") == ALICE
-    assert server.targets == ["/base/api/v1/identify/url"]
-    assert header(server.requests[0], "Host") == f"localhost:{server.port}"
-
-
 async def test_client_of_another_event_loop_is_named() -> None:
     """As one that a module makes, and each test has a loop of its own."""
     async with serving(NOT_FOUND) as server, AsyncClient(server.address, "key") as client:

@@ -138,8 +138,6 @@ def postgraphile_over_database(folder: Path) -> Iterator[tuple[str, PostgresServ
 
 
 class Asked(NamedTuple):
-    """A request: its path, the parameters of its query, its body and its credential."""
-
     path: str
     query: Mapping[str, str]
     body: str
