@@ -191,7 +191,6 @@ TESTS = {name for name in dir(SUITE) if name.startswith("test_")} - {TAIL}
 
 
 async def failed(backend: Callable[[Sequence[User] | None], AnyBackend]) -> set[str]:
-    """The tests of the suite that a backend fails."""
     names = set()
     for name in TESTS:
         test = getattr(SUITE, name)

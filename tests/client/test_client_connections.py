@@ -47,7 +47,6 @@ CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
 
 
 def response(*fields: str, body: bytes = BODY) -> bytes:
-    """Return a 404 with these header fields alone."""
     return "\r\n".join(["HTTP/1.1 404 Not Found", *fields, "", ""]).encode() + body
 
 
@@ -136,7 +135,6 @@ async def test_kept_connection_was_reset(kind: Kind) -> None:
 
 @pytest.mark.parametrize("stray", [NOT_FOUND, b"\r\n"])
 async def test_idle_connection_on_which_something_came_is_not_used(stray: bytes) -> None:
-    """Proxies say that they close it."""
     async with serving(found()) as server, calling("synchronous", server.address) as call:
         await call("find", "@alice")
         server.writers[0].write(stray)
@@ -201,7 +199,6 @@ async def test_forked_process_has_connections_of_its_own() -> None:
 
 @pytest.mark.slow
 async def test_first_address_takes_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not respond, as behind a firewall."""
     with full_listener() as silent:
         async with (
             serving(found()) as server,

@@ -39,7 +39,6 @@ THEN: list[Then] = ["keep", "keep", "keep", "close", "reset", "drip"]
 
 
 def answer(random: Random) -> Said:
-    """Return an answer that is right, or faulty in one of several ways."""
     whole = random.choice(WHOLE)
     at = random.randint(0, len(whole))
     answers = [

@@ -86,7 +86,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ActiveDirect
 
 
 def recipe(directory: ActiveDirectory) -> dict[str, Any]:
-    """Return the example of the README, for this server."""
     text = Path(idv_ldap.__file__).with_name("README.md").read_text(encoding="utf-8")
     _, example = re.findall(r"^```yaml\n(identifiers:.*?)^```", text, re.DOTALL | re.MULTILINE)
     config = yaml_loader.read(example.encode(), "README.md")

@@ -47,7 +47,6 @@ async def found(
     filter_: str = "(userid={nickname})",
     case: str = "preserve",
 ) -> object:
-    """Return the plan of a user, or why there is none."""
     options = {
         **OPTIONS,
         "name": "staff",

@@ -41,7 +41,6 @@ class Handle:
         self.is_closed = False
         self._sockets = socket.socketpair()
         self.sent = 0
-        """The number of the last search."""
 
     def fileno(self) -> int:
         return self._sockets[0].fileno()
@@ -63,7 +62,6 @@ class Handle:
         return ldap.RES_SEARCH_RESULT, found, number, []
 
     def wake(self) -> None:
-        """Let the event loop read the results."""
         self._sockets[1].send(b"x")
 
     def unbind_ext(self) -> None:
@@ -89,7 +87,6 @@ def connected(**changed: object) -> Iterator[tuple[BoundConnection, Handle]]:
 
 
 async def begin(connection: BoundConnection) -> asyncio.Task[Any]:
-    """Send a search, which waits for its result."""
     task = asyncio.create_task(find(connection))
     await asyncio.sleep(0)
     return task
@@ -163,8 +160,6 @@ async def test_references_are_no_entries(references: str, found: Any, expected: 
 
 
 class Servers:
-    """The servers by their URIs, each with the error that it responds with, if there is one."""
-
     def __init__(self) -> None:
         self.errors: dict[str, Exception] = {}
         self.being_loaded: set[str] = set()

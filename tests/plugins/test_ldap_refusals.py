@@ -77,7 +77,6 @@ def test_refusal_of_one_process_pauses_the_others() -> None:
 
 @contextmanager
 def used_elsewhere(refusals: Refusals) -> Iterator[None]:
-    """Let another process use the credentials until it is killed."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

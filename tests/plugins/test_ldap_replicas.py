@@ -130,7 +130,6 @@ async def test_context_csn_is_not_required_of(
 async def test_controller_that_has_not_replicated_all_is_not_used(
     make: START, tmp_path: Path, value: str, expected: str
 ) -> None:
-    """As Active Directory says it in its root entry."""
     root = tmp_path / "root.ldif"
     root.write_text(f"dn:\nobjectClass: top\nisSynchronized: {value}\n")
     schema = (
@@ -199,7 +198,6 @@ async def test_bind_that_hangs_stops_no_other_thread(make: START) -> None:
     received, writers = asyncio.Event(), list[asyncio.StreamWriter]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Respond to no request."""
         writers.append(writer)
         with suppress(ConnectionError):
             while request := await reader.read(4096):

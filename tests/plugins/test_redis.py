@@ -52,12 +52,10 @@ UNREACHED = "unavailable: the server cannot be reached, or closed the connection
 
 @pytest.fixture(autouse=True)
 def users(server: RedisServer) -> None:
-    """Each test begins with these users."""
     server.write(ALICE, BOB)
 
 
 def backend_of(server: RedisServer | str, **options: Any) -> RedisBackend:
-    """Return a backend for a server, or for a URL."""
     url = server if isinstance(server, str) else server.url
     backend = make_backend(RedisBackend, Path(), **{"url": url, **options})
     assert isinstance(backend, RedisBackend)

@@ -36,7 +36,6 @@ def cluster() -> Iterator[RedisCluster]:
 
 @pytest.fixture(autouse=True)
 def users(cluster: RedisCluster) -> None:
-    """Each test begins with these users."""
     cluster.load(*USERS)
 
 

@@ -81,7 +81,6 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
 
 @asynccontextmanager
 async def following(played: Played, *said: Said, url: str = "redis://h") -> AsyncIterator[Client]:
-    """Yield a client that has run a command."""
     played.said = [*said]
     played.gate.set()
     options = {"url": url, "sentinels": ["redis://s/0", "redis://s/1"], "service": "members"}

@@ -236,6 +236,5 @@ def test_a_shared_cache_and_its_failure_are_shown_to_the_operator(
 
 
 def admin_of(service: Service) -> str:
-    """The section of the configuration by which commands find the service."""
     assert service.admin_url is not None
     return f"admin: {{port: {service.admin_url.rpartition(':')[2]}}}"

@@ -31,8 +31,6 @@ def credential(**members: Any) -> Credential:
 
 
 class Changing(SecretStr):
-    """A secret whose file is replaced."""
-
     def now(self, text: str) -> None:
         self._secret_value = text
 

@@ -35,7 +35,6 @@ CALLER = {
 async def forwarded(
     folder: Path, forward: list[str], *requests: dict[str, str], fast_path: bool = True
 ) -> list[bytes]:
-    """Send requests, each for another user, and return those that the upstream got for them."""
     async with serving(NOT_FOUND) as directory:
         backend = {
             "name": "crm",
@@ -120,7 +119,6 @@ def test_overlong_tracestate_is_dropped() -> None:
 
 
 async def test_lookup_without_a_request_forwards_nothing() -> None:
-    """As one by a command."""
     async with upstream(NOT_FOUND, forward=["traceparent", "x-request-id"]) as (server, backend):
         assert await backend.find(ByNickname("alice")) is None
     (request,) = server.requests

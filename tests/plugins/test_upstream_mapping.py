@@ -246,7 +246,6 @@ def test_wrong_expression_is_reported_with_its_column(text: str, said: str) -> N
 
 @pytest.mark.parametrize("text", ["upper(a)", "length(a, b)", "not_null()"])
 def test_wrong_call_of_a_function_is_reported_by_the_lookup(text: str) -> None:
-    """Never as a user that is not known."""
     with pytest.raises(Broken, match=re.escape(f"{text} cannot be evaluated: ")):
         Expression(text).evaluate({"a": "x", "b": "y"})
 
@@ -349,7 +348,6 @@ def test_whole_records_may_be_selected(select: str) -> None:
 @settings(deadline=None)
 @given(document=documents, fields=st.tuples(*[st.sampled_from(FORMS)] * 5))
 def test_no_document_raises_anything_but_broken(document: Any, fields: tuple[str, ...]) -> None:
-    """Whatever it holds, and whatever expressions are applied to it."""
     assume(fields[0] not in {"items[].a", "*.a"})  # rejected as `select`
     names = ("select", "found_when", "plan", "nickname", "card_number")
     mapped = {"path": fields[0], "value_map": {"1": "a", "true": "b", "null": "c"}}

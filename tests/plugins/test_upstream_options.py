@@ -43,7 +43,6 @@ def options(**members: Any) -> UpstreamOptions:
     ],
 )
 def test_base_url_is_kept_without_its_last_slash(written: str, kept: str) -> None:
-    """The path of a request is appended to it."""
     assert options(base_url=written).base_url == kept
 
 
@@ -161,7 +160,6 @@ WRONG = {
 
 
 def loaded(folder: Path, config: str) -> UpstreamOptions:
-    """Return the options of the only backend of a configuration."""
     path = folder / "config.yaml"
     path.write_text(config, encoding="utf-8")
     (built,) = load(path, installed_kinds(plugin_manager()), {}).backends
@@ -274,7 +272,6 @@ def test_condition_that_may_hide_users_is_warned_of(response: dict[str, Any], st
 
 
 def gql(query: str) -> str:
-    """Return the body of a request of GraphQL."""
     return json.dumps({"query": f"query {query}", "variables": {"n": "{nickname}"}})
 
 

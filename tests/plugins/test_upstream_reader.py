@@ -355,7 +355,6 @@ async def test_refusal_is_one_whatever_its_body(answer: bytes, said: str) -> Non
 
 
 def explained(tried: ResponseMapper, document: Any) -> list[Step]:
-    """The steps of a lookup with this response."""
     steps: list[Step] = []
     tried.record_steps(steps)
     with suppress(LookupFailed):

@@ -123,7 +123,6 @@ def test_body_is_rendered(options: dict[str, Any], body: bytes, kind: str) -> No
 
 
 def test_content_type_may_be_configured() -> None:
-    """SCIM has its own."""
     headers = {"content-type": "application/scim+json", "X-Site": "{profile_site}"}
     sent = {**headers, "X-Site": SITE}
     assert render(url="/{nickname}", json="{}", headers=headers).headers == sent

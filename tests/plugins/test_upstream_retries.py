@@ -35,7 +35,6 @@ RESET, CLOSED = Said(then="reset"), Said(then="close")
     ids=["reset", "closed", "502", "503", "504"],
 )
 async def test_repeatable_request_is_repeated_after_a_pause(first: Said | bytes) -> None:
-    """Of 10 to 50 ms, at random."""
     pauses = Pauses()
     async with asked(first, GOOD, pause=pauses, chance=lambda: 0.5) as (upstream, made):
         assert (await ask(made)).status == 200
@@ -147,6 +146,5 @@ WAITS: dict[str, tuple[dict[str, str], float]] = {
 
 @pytest.mark.parametrize(("headers", "seconds"), WAITS.values(), ids=WAITS.keys())
 def test_retry_after_is_seconds_or_a_date(headers: dict[str, str], seconds: float) -> None:
-    """Any other value is ignored."""
     waited = retry_after(headers)
     assert waited == seconds or (seconds == math.inf and waited > 10**9)

@@ -51,7 +51,6 @@ class Try:
         self.config.write_text(text, encoding="utf-8")
 
     def change(self, old: str, new: str) -> None:
-        """Change the configuration."""
         text = self.config.read_text(encoding="utf-8").replace(old, new)
         self.config.write_text(text, encoding="utf-8")
 
@@ -70,7 +69,6 @@ class Try:
 
 
 def steps_of(record: Any) -> dict[str, Any]:
-    """The results of the steps of the only lookup."""
     (call,) = record["backends"]
     return {each["step"]: each["result"] for each in call["steps"]}
 
@@ -188,7 +186,6 @@ def test_secret_is_masked_in_any_form(secret: str, value: Any) -> None:
 def test_value_of_a_reference_is_masked(
     try_: Try, monkeypatch: pytest.MonkeyPatch, reference: str
 ) -> None:
-    """Also where the upstream repeats the request."""
     monkeypatch.setenv("NASTY", NASTY)
     (try_.folder / "secret.txt").write_text(NASTY + "\n", encoding="utf-8")
     request = f'by_card: {{url: "/c/{{card_number}}", query: {{sig: "{reference}"}}}}'

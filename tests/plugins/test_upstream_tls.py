@@ -34,8 +34,6 @@ def authority() -> trustme.CA:
 
 
 class Folder:
-    """Writes the files that TLS needs into one folder."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -45,7 +43,6 @@ class Folder:
         return str(path)
 
     def pair(self, authority: trustme.CA, name: str = "own") -> dict[str, str]:
-        """The options of a new certificate."""
         leaf = authority.issue_cert("us.example")
         cert, key = self.path / f"{name}.pem", self.path / f"{name}.key"
         cert.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
@@ -81,7 +78,6 @@ def https(upstream: Scripted) -> str:
 async def test_certificate_signed_by_the_ca_file_is_accepted(
     authority: trustme.CA, folder: Folder
 ) -> None:
-    """The connection is kept, like any other."""
     trusted = options(ca_file=folder.ca(authority))
     async with (
         serving(GOOD, tls=server_side(authority)) as upstream,
@@ -263,7 +259,6 @@ def test_key_without_a_certificate_is_rejected() -> None:
 async def test_replaced_certificate_is_used(
     authority: trustme.CA, folder: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is checked once a second, while there are requests."""
     caplog.set_level(logging.INFO)
     ticker, newcomers = Ticker(), trustme.CA()
     tls = options(ca_file=folder.ca(authority), **folder.pair(authority))

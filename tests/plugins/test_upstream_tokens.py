@@ -59,7 +59,6 @@ class Issued(NamedTuple):
     timer: Ticker
 
     def shown(self, name: str = "Authorization") -> list[str | None]:
-        """The values of a header in the requests to the upstream."""
         return [header(request, name) for request in self.directory.requests]
 
 
@@ -79,7 +78,6 @@ async def behind_issuer(
 def issued(
     *tokens: Said | bytes, answers: Sequence[bytes] = (GOOD,), **options: Any
 ) -> AbstractAsyncContextManager[Issued]:
-    """A token server of OAuth 2.0."""
     given = {"kind": "oauth2", "client_id": "us", "client_secret": "s3", **options}
     return behind_issuer(
         lambda issuer: {"token_url": f"{issuer}/oauth2/token?v=2", **given}, tokens, answers

@@ -147,7 +147,6 @@ async def test_number_of_connections_is_limited(connections: int, most: int) -> 
 
 @pytest.mark.parametrize("status", [204, 302, 404, 500])
 async def test_response_of_any_status_is_returned(status: int) -> None:
-    """A redirect is not followed."""
     async with serving(GOOD) as other:
         where = f"Location: {other.address}/canary"
         async with asked(http(status, b"", where, "X-Hint: yes")) as (upstream, made):
@@ -158,7 +157,6 @@ async def test_response_of_any_status_is_returned(status: int) -> None:
 
 
 async def test_body_is_read_only_where_it_is_wanted() -> None:
-    """One of 100 MB that is not wanted costs nothing."""
     huge = http(404, b"", "Transfer-Encoding: chunked") + b"6000000\r\n"
     async with asked(Said(huge, "flood"), http(200, b"[1]")) as (upstream, made):
         assert (await ask(made, GET, lambda status: status == 200)).body == b""
@@ -359,7 +357,6 @@ async def test_status_below_100_is_a_final_response() -> None:
 
 
 def interim(size: int) -> bytes:
-    """Interim responses of so many bytes in all."""
     shortest = b"HTTP/1.1 103 Canary\r\n\r\n"
     filled = shortest * (size // len(shortest) - 1)
     rest = size - len(filled) - len(shortest)
@@ -396,7 +393,6 @@ async def test_idle_connection_with_interim_responses_without_end_is_closed(
 async def test_lookups_work_with_an_aiohttp_that_cannot_be_bounded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its protocol is not public."""
     changed = SimpleNamespace(partial=lambda protocol, **given: lambda: protocol(**given))
     monkeypatch.setattr(connector, "functools", changed)
     async with asked(GOOD) as (_, made):
@@ -417,7 +413,6 @@ async def test_lookups_work_with_an_aiohttp_that_cannot_be_bounded(
     ids=["interim", "extension of a chunk"],
 )
 async def test_response_beyond_the_bound_is_not_parsed(answer: bytes) -> None:
-    """Whether its body is wanted or not."""
     async with asked(answer) as (_, made):
         with pytest.raises(Broken, match=TOO_LONG):
             await ask(made, wants_body=lambda status: status == 200)
@@ -469,7 +464,6 @@ async def test_unknown_host_name_is_unavailable(
 
 
 async def test_any_address_of_a_host_name_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first may refuse connections."""
     async with serving(GOOD) as upstream:
         name_server(monkeypatch, "127.0.0.2", "127.0.0.1")
         async with opened(f"http://directory.invalid:{upstream.port}") as made:

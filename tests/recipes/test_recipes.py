@@ -45,9 +45,7 @@ class Recipe:
     title: str
     serve: Serve
     secret: tuple[str, str] | None = None
-    """The file that the entry names, and what belongs into it."""
     folds: bool = False
-    """Whether the directory finds a nickname in whatever case."""
     tells_profile_url: bool = False
     tells_wrong_path: bool = True
     """Whether an answer of a wrong path differs from that of an unknown user."""
@@ -125,7 +123,6 @@ def in_front_of(
 
 
 def entry_of(recipe: Recipe) -> str:
-    """What the page has the operator write."""
     (entry,) = re.findall(r"^```yaml\n(.*?)^```", SECTIONS[recipe.title], re.MULTILINE | re.DOTALL)
     return str(entry)
 
@@ -144,7 +141,6 @@ def test_every_recipe_of_the_page_is_tested() -> None:
 def test_recipe_finds_its_users_and_no_other(
     address_of: Callable[[Serve], str], tmp_path: Path, recipe: Recipe
 ) -> None:
-    """Part of a name, something longer, and a card without its zeros are other users."""
     nicknames = ["nobody", "alic", "alice2", "a-b-c_D", "...a", "4000123412341234", "null"]
     cards = ["4999999999999999", "12345670", "04000123412341234", "0"]
     with in_front_of(address_of(recipe.serve), recipe, tmp_path, canary=True) as client:
@@ -245,7 +241,6 @@ def test_records_that_pocketbase_hides_are_never_not_found(tmp_path: Path) -> No
 
 
 def test_rows_that_postgresql_hides_are_never_not_found(tmp_path: Path) -> None:
-    """Row-level security hides them without an error."""
     recipe, folder = BY_TITLE["PostGraphile"], tmp_path / "server"
     folder.mkdir()
     with (
@@ -267,7 +262,6 @@ def test_rows_that_postgresql_hides_are_never_not_found(tmp_path: Path) -> None:
 
 
 def is_unavailable(client: Client) -> bool:
-    """Return whether existing and absent users both get 503."""
     replies = [
         client.by_input("@a.b-c_D"),
         client.by_input("@nobody"),

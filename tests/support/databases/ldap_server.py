@@ -87,7 +87,6 @@ PERSONS = (
 
 
 def require() -> None:
-    """Skip a test where the server or python-ldap is missing."""
     pytest.importorskip("ldap", reason=not_installed("python-ldap"))
     find_tool("slapd")
 
@@ -136,7 +135,6 @@ class LdapServer:
         subprocess.run(command, check=True, env={"PATH": SEARCH_PATH}, capture_output=True)
 
     def certify(self, name: str) -> None:
-        """Write a certificate for this name."""
         issued = self.authority.issue_cert(name)
         issued.cert_chain_pems[0].write_to_path(self.folder / "server.pem")
         issued.private_key_pem.write_to_path(self.folder / "server.key")
@@ -154,7 +152,6 @@ class LdapServer:
         return f"ldaps://127.0.0.1:{self.tls_port}"
 
     def start(self) -> None:
-        """Start the server, and wait until it accepts connections."""
         urls = f"{self.uri} {self.tls_uri}"
         self.process = subprocess.Popen(
             ["slapd", "-h", urls, "-f", str(self.config), "-d", "0"],

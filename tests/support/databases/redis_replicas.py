@@ -23,8 +23,6 @@ SECRET = "canary" * 8
 
 
 class Replica:
-    """A directory with a shared cache of its own connections."""
-
     def __init__(self, server: RedisServer, **options: Any) -> None:
         given = {"kind": "redis", "url": server.url, "secret": SECRET, "timeout": "1s", **options}
         self.cache = RedisSharedCache(RedisCacheOptions.model_validate(given))
@@ -45,7 +43,6 @@ class Replica:
         return answer.user.plan if answer.user else "not found"
 
     async def find_shared(self, query: Query = QUERY) -> str:
-        """Look up past the cache of this replica."""
         self.directory.cache.apply(Purge())
         return await self.find(query)
 

@@ -58,19 +58,16 @@ class Scripted:
         return [request.split(b" ", 2)[1].decode() for request in self.requests]
 
     async def asked(self, times: int = 1) -> None:
-        """Waits until it has seen so many requests in all."""
         while len(self.requests) < times:
             self.arrived.clear()
             await asyncio.wait_for(self.arrived.wait(), 5)
 
     async def dripped(self) -> None:
-        """Waits for one more byte, if it sends any."""
         self.going_on.clear()
         if any(answer.then == "drip" for answer in self.answers):
             await asyncio.wait_for(self.going_on.wait(), 5)
 
     def say(self, *answers: Said | bytes) -> None:
-        """Gives these answers from now on."""
         self.answers = as_said(answers)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -29,8 +29,6 @@ def always(_status: int) -> bool:
 
 
 class Pauses:
-    """Records the pauses without waiting."""
-
     def __init__(self) -> None:
         self.lengths: list[float] = []
 
@@ -51,7 +49,6 @@ async def opened(base_url: str = "", **arguments: Any) -> AsyncIterator[Sender]:
 
 @asynccontextmanager
 async def asked(*answers: Said | bytes, **arguments: Any) -> AsyncIterator[tuple[Scripted, Sender]]:
-    """An upstream that sends these responses, and a transport for it."""
     async with serving(*answers) as upstream, opened(upstream.address, **arguments) as made:
         yield upstream, made
 

@@ -32,8 +32,6 @@ Serve = Callable[[Path], AbstractContextManager[str]]
 
 @dataclass(frozen=True)
 class Peer:
-    """A started server, and the headers that it wants to see."""
-
     port: int
     headers: Mapping[str, str]
 
@@ -42,14 +40,12 @@ class Peer:
         return f"http://127.0.0.1:{self.port}"
 
     def answers(self) -> bool:
-        """Whether it answers anything at all."""
         try:
             return self._status("GET", "/") > 0
         except OSError:
             return False
 
     def keep(self, method: str, path: str, document: Any) -> None:
-        """Has it keep a document."""
         status = self._status(method, path, json.dumps(document))
         assert status in (200, 201), f"{method} {path} was answered {status}"
 

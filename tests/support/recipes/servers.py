@@ -103,7 +103,6 @@ def pouchdb_server(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def json_graphql_server(folder: Path) -> Iterator[str]:
-    """json-graphql-server over a file."""
     rows = [{"id": user.nickname, "card": user.card_number, "plan": user.plan} for user in USERS]
     (folder / "data.json").write_text(json.dumps({"users": rows}), encoding="utf-8")
     program = node_program("json-graphql-server/bin/json-graphql-server.cjs")
@@ -113,7 +112,6 @@ def json_graphql_server(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def postgraphile(folder: Path) -> Iterator[str]:
-    """PostGraphile over PostgreSQL."""
     with postgraphile_over_database(folder) as (address, _):
         yield address
 
@@ -163,7 +161,6 @@ class Imitation(ThreadingHTTPServer, ABC):
     @classmethod
     @contextmanager
     def serve(cls, _: Path) -> Iterator[str]:
-        """Run the server, and give its address."""
         with serving_in_thread(cls()) as server:
             yield f"http://127.0.0.1:{server.server_port}"
 
@@ -275,7 +272,6 @@ class PocketBase(Imitation):
     users = (*USERS, User("Free", "1", "witness"))
     logins = 0
     valid_from = 0
-    """The number of the first token that is still valid."""
 
     def answer(self, asked: Asked) -> Answer:
         if asked.path == "/api/collections/users/auth-with-password":
@@ -309,7 +305,6 @@ class PocketBase(Imitation):
 
     @staticmethod
     def _token(number: int) -> str:
-        """Return a JWT that is valid for long."""
         claims = {"exp": 2**32, "id": f"login{number}"}
         payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
         return f"e30.{payload}.signature"
@@ -317,7 +312,6 @@ class PocketBase(Imitation):
 
 @contextmanager
 def itself(folder: Path) -> Iterator[str]:
-    """This service over a database, as a process of its own."""
     rows = [(user.nickname, user.card_number, user.plan, user.profile_url) for user in USERS]
     make_database(folder / "users.db", *rows)
     config = folder / "config.yaml"
