@@ -36,12 +36,8 @@ async def forwarded(
     folder: Path, forward: list[str], *requests: dict[str, str], fast_path: bool = True
 ) -> list[bytes]:
     async with serving(NOT_FOUND) as directory:
-        backend = {
-            "name": "crm",
-            "kind": "upstream",
-            "base_url": directory.address,
-            "forward": forward,
-        }
+        backend = {"name": "crm", "kind": "upstream", "forward": forward}
+        backend["base_url"] = directory.address
         server = f"server: {{host: 127.0.0.1, port: 0, fast_path: {json.dumps(fast_path)}}}\n"
         config = re.sub("server: .*\n", "", CONFIG) + f"  - {json.dumps(backend)}\n{server}"
         async with serving_here(config, folder) as service:
