@@ -20,13 +20,12 @@ from idv_upstream.response.options import ResponseOptions
 from idv_upstream.transport.credentials import Credential, LoginRequest
 from idv_upstream.transport.tls import TlsOptions
 from support.databases.upstream_backends import PLAIN
-from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError, yaml_loader
+from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError
 from tornado_idv.config.load import load
 from tornado_idv.kit.mapping import FieldOptions
-from tornado_idv.registry import installed_kinds, open_backends, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 
 README = (Path(idv_upstream.__file__).parent / "README.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
 def options(**members: Any) -> UpstreamOptions:
@@ -91,16 +90,6 @@ def test_readme_documents_every_option() -> None:
     reported = {name for cell in cells for name in re.findall(r"`([a-z_.]+)`", cell)}
     assert own | members <= reported
     assert {name for name in reported if name.partition(".")[0] in own} == own | members
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
-async def test_every_example_of_the_readme_opens(example: str) -> None:
-    filled = re.sub(r"\$\{(?:env|file):[A-Za-z_.]+\}", "a-key", example)
-    entries = yaml_loader.read(filled.encode(), "README.md")["backends"]
-    built = [UpstreamBackend(UpstreamOptions.model_validate(entry)) for entry in entries]
-    async with open_backends(built):
-        assert {backend.options.kind for backend in built} == {"upstream"}
-    assert len(EXAMPLES) == 2
 
 
 RESPONSE = "response: {plan: plan, card_number: card, nickname: login}"
