@@ -16,7 +16,6 @@ import idv_upstream
 from support.http.threaded_server import serving_in_thread
 from support.processes.service import KEY, Client, serving
 from support.recipes import servers as peers
-from support.recipes.peer_process import Serve
 from support.recipes.servers import (
     COUCH_PASSWORD,
     DIRECTUS_TOKEN,
@@ -24,6 +23,7 @@ from support.recipes.servers import (
     POCKETBASE_PASSWORD,
     SCIM_TOKEN,
     USERS,
+    Serve,
 )
 from tornado_idv import User
 
