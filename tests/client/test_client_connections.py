@@ -6,8 +6,7 @@ import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
@@ -26,6 +25,7 @@ from support.http.scripted_server import (
     REQUEST_ID,
     Said,
     Then,
+    full_listener,
     header,
     reset,
     serving,
@@ -263,21 +263,6 @@ async def test_late_response_is_of_no_use_and_ends_its_connection(kind: Kind) ->
             await call("find", "@alice")
         assert await call("find", "@alice") == ALICE
     assert len(server.connections) == 2
-
-
-@contextmanager
-def full_listener() -> Iterator[tuple[str, int]]:
-    """Yield an address that neither accepts nor refuses a connection."""
-    with ExitStack() as stack:
-        listener = stack.enter_context(socket.socket())
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        for _ in range(4):
-            waiting = stack.enter_context(socket.socket())
-            waiting.settimeout(0)
-            with suppress(BlockingIOError):
-                waiting.connect(listener.getsockname())
-        yield listener.getsockname()
 
 
 @both

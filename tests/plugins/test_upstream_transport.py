@@ -25,7 +25,7 @@ from idv_upstream.transport.bounded import MAX_RESPONSE
 from idv_upstream.transport.credentials import BearerToken
 from support.fakes.clock_and_backends import LoopClock
 from support.http.http_server import until
-from support.http.scripted_server import Said, chunked, header, http, serving
+from support.http.scripted_server import Said, chunked, full_listener, header, http, serving
 from support.http.upstream_transport import (
     GET,
     POST,
@@ -317,13 +317,8 @@ async def test_refused_connection_is_unavailable() -> None:
 
 async def test_connection_timeout_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "CONNECT_TIMEOUT", 0.05)
-    with socket.socket() as deaf, socket.socket() as first, socket.socket() as second:
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen(0)
-        for waiting in (first, second):
-            waiting.settimeout(0)
-            waiting.connect_ex(deaf.getsockname())
-        async with opened(f"http://127.0.0.1:{deaf.getsockname()[1]}") as made:
+    with full_listener() as (host, port):
+        async with opened(f"http://{host}:{port}") as made:
             failure = await failure_of(made)
     assert isinstance(failure, Unavailable)
     assert failure.reason == "connection timed out"

@@ -7,8 +7,8 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -137,6 +137,21 @@ async def serving(
         upstream.gate.set()
         if upstream.connections:
             await asyncio.wait(filter(None, upstream.connections), timeout=5)
+
+
+@contextmanager
+def full_listener() -> Iterator[tuple[str, int]]:
+    """Yield an address that neither accepts nor refuses a connection."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.settimeout(0)
+            with suppress(BlockingIOError):
+                waiting.connect(listener.getsockname())
+        yield listener.getsockname()
 
 
 def http(status: int, body: bytes = b"", *headers: str, kind: str = "application/json") -> bytes:
