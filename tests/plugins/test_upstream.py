@@ -1,4 +1,4 @@
-"""An upstream that responds as it should: another instance of this service."""
+"""Another instance of this service as an upstream, and responses that answer no lookup."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from idv_upstream.backend import UpstreamBackend
 from support.databases.upstream_backends import PLAIN, upstream
 from support.databases.upstream_backends import RECORD as PLAIN_RECORD
 from support.http.live_directory import live_directory, record
-from support.http.scripted_server import OWN_ID, header, http, serving
+from support.http.scripted_server import OWN_ID, REQUEST_ID, header, http, serving
 from support.processes.loggers import log_everything
 from support.processes.ports import free_port
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
@@ -26,7 +26,8 @@ from tornado_idv.registry import open_backends
 
 TOKEN = "idv_shop_Zm9v+/=="
 ECHO = f"X-IDV-Request-ID: {OWN_ID.decode()}"
-NOT_FOUND = http(404, b'{"status": "error", "code": "not_found"}', ECHO)
+ABSENT = b'{"status": "error", "code": "not_found"}'
+NOT_FOUND = http(404, ABSENT, ECHO)
 ALICE_WITH_URL = replace(ALICE, profile_url=record(ALICE)["profile_url"])
 
 
@@ -131,7 +132,6 @@ async def test_response_of_a_cache_is_evidence_while_it_is_young(
 
 MAGPIE = User("magpie-plan", "40009998887776", "magpie-nick")
 RECORD = record(MAGPIE)
-ABSENT = {"status": "error", "code": "not_found", "message": "User not found"}
 HTML = b"<!doctype html><title>magpie-nick</title>"
 
 
@@ -142,11 +142,11 @@ def found(**members: Any) -> bytes:
 BAD_ANSWERS = {
     "HTML 200": (http(200, HTML, kind="text/html"), Broken, "not application/json"),
     "no_such_route 404": (
-        http(404, json.dumps(ABSENT | {"code": "no_such_route"}).encode()),
+        http(404, ABSENT.replace(b"not_found", b"no_such_route")),
         Broken,
         "not_known_when is false for",
     ),
-    "not_found 200": (http(200, json.dumps(ABSENT).encode()), Broken, "not a record"),
+    "not_found 200": (http(200, ABSENT), Broken, "not a record"),
     "204": (b"HTTP/1.1 204 Canary\r\n\r\n", Broken, "unexpected status 204"),
     "302": (http(302, b"", "Location: /magpie"), Broken, "status 302); redirects"),
     "another user": (
@@ -179,3 +179,76 @@ async def test_wrong_response_is_reported_with_its_cause_and_without_its_content
         for private in ("magpie", MAGPIE.card_number):
             assert private not in reported + caplog.text
         assert len(server.requests) == (2 if "status 503" in caught.value.reason else 1)
+
+
+# A second response to an earlier request, on a connection that is kept, answers no lookup
+
+LATE = "X-IDV-Request-ID: earlier"
+MAPPED: dict[str, Any] = {"by_nickname": {"url": "/?q={nickname}"}, "response": PLAIN}
+UNCHECKED: dict[str, Any] = {
+    **MAPPED,
+    "response": {"plan": "plan", "card_number": "card", "check_echo": False},
+}
+TWO_STEPS: dict[str, Any] = {
+    "by_nickname": {"url": "/ids?q={nickname}", "then": {"url": "/?q={id}"}},
+    "response": {**PLAIN, "id": "card"},
+}
+
+
+def response(nickname: str, *headers: str) -> bytes:
+    """A response with a user, to a request of another instance or of ``MAPPED``."""
+    user = {"status": "ok", "plan": nickname, "card_number": "40", "nickname": f"@{nickname}"}
+    user |= {"card": "40", "login": nickname, "profile_url": f"https://x.example/m/{nickname}"}
+    return http(200, json.dumps(user).encode(), *headers)
+
+
+async def plan_of(backend: Any, nickname: str) -> str | None:
+    found = await backend.find(ByNickname(nickname))
+    assert isinstance(found, User | None)
+    return found.plan if found else None
+
+
+@pytest.mark.parametrize("options", [{}, MAPPED, UNCHECKED, TWO_STEPS], ids=str)
+@pytest.mark.parametrize(
+    "stray",
+    [
+        response("alice", "X-IDV-Request-ID: earlier"),
+        http(404, ABSENT, "X-IDV-Request-ID: earlier"),
+    ],
+    ids=["200", "404"],
+)
+async def test_second_response_does_not_answer_the_next_lookup(
+    options: dict[str, Any], stray: bytes
+) -> None:
+    async with upstream(response("alice", ECHO), **options) as (server, backend):
+        assert await plan_of(backend, "alice") == "alice"
+        server.say(stray, response("bob", ECHO))
+        assert await plan_of(backend, "bob") == "bob"
+    ids = {header(each, "X-IDV-Request-ID") for each in server.requests} - {None}
+    assert len(ids) == (len(server.requests) if options == {} else 0)
+
+
+@pytest.mark.parametrize(
+    ("echoes", "more", "requests"),
+    [
+        (0, {}, 2),
+        (1, {"echo_header": "X-Request-ID"}, 1),
+        (1, {"echo_header": "X-Other"}, 2),
+        (2, {"echo_header": "X-Request-ID"}, 2),
+        (0, {"confirm_not_found": False}, 1),
+    ],
+)
+async def test_requests_for_a_user_who_does_not_exist(
+    echoes: int, more: dict[str, Any], requests: int
+) -> None:
+    """One on the kept connection; one more where nothing shows that its response belongs to it."""
+    absent = http(404, ABSENT, *[f"X-Request-ID: {REQUEST_ID.decode()}"] * echoes)
+    async with upstream(absent, **MAPPED, **more) as (server, backend):
+        assert await plan_of(backend, "carol") is None
+        assert len(server.requests) == 1
+        server.say(response("bob"))
+        assert await plan_of(backend, "bob") == "bob"
+        assert len(server.requests) == 2
+        server.say(absent)
+        assert await plan_of(backend, "carol") is None
+    assert len(server.requests) == 2 + requests
