@@ -7,15 +7,13 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from idv_upstream.response.mapping import ResponseMapper
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import decode_json
 from support.databases.upstream_backends import ALICE, PLAIN, QUERIES, RECORD, mapper, record
-from tornado_idv import Broken, ByCard, ByNickname, Query, User
+from tornado_idv import Broken, ByCard, Query, User
 from tornado_idv.kit.mapping import Expression
 
 
@@ -26,6 +24,7 @@ def reason(document: Any, query: Query = QUERIES[0], /, **options: Any) -> str:
 
 
 ECHO = {"select": "items", "match": "echo"}
+MAPPED = {"path": "p", "value_map": {"a": "Free", "1": "Pro", "true": "Free", "null": "Free"}}
 FOUND: dict[str, tuple[dict[str, Any], Any]] = {
     "with @": ({}, record(login="@alice")),
     "object": ({"select": "data.user"}, {"data": {"user": RECORD}}),
@@ -58,13 +57,10 @@ FOUND: dict[str, tuple[dict[str, Any], Any]] = {
     ),
     "const": ({"plan": {"const": "Free"}}, RECORD),
     "default for null": ({"plan": {"path": "no", "default": "Free"}}, RECORD),
-    "mapped text": ({"plan": {"path": "p", "value_map": {"a": "Free"}}}, record(p="a")),
-    "mapped true": ({"plan": {"path": "p", "value_map": {"true": "Free"}}}, record(p=True)),
-    "mapped null": ({"plan": {"path": "p", "value_map": {"null": "Free"}}}, RECORD),
-    "mapped default": (
-        {"plan": {"path": "p", "value_map": {"1": "Pro"}, "default": "Free"}},
-        RECORD,
-    ),
+    "mapped text": ({"plan": MAPPED}, record(p="a")),
+    "mapped true": ({"plan": MAPPED}, record(p=True)),
+    "mapped null": ({"plan": MAPPED}, RECORD),
+    "mapped default": ({"plan": {**MAPPED, "default": "Free"}}, record(p="b")),
     "no profile, mapped": ({"profile_url": {"path": "url", "value_map": {"a": "b"}}}, RECORD),
 }
 
@@ -120,16 +116,12 @@ BROKEN: dict[str, tuple[dict[str, Any], Any, str]] = {
     "empty url": ({"profile_url": "u"}, record(u=""), "profile_url (u) is empty"),
     "card words": ({}, record(card="canary"), "card_number (card) contains characters other"),
     "card digits": ({}, record(card="٤٠"), "card_number (card) contains characters other"),
-    "1 is not true": (
-        {"plan": {"path": "id", "value_map": {"1": "Free"}}},
-        record(id=True),
-        "plan (id) has a value that is not in value_map",
+    "not in the map": (
+        {"plan": MAPPED},
+        record(p="canary"),
+        "a value that is not in value_map",
     ),
-    "mapped list": (
-        {"plan": {"path": "id", "value_map": {"1": "a"}, "default": "b"}},
-        record(id=["canary"]),
-        "plan (id) is a list, not text",
-    ),
+    "mapped list": ({"plan": MAPPED}, record(p=["canary"]), "plan (p) is a list, not text"),
     "two at signs": ({}, record(login="@@alice", card="12"), "for a user other than requested"),
     "two echoes": (
         ECHO,
@@ -162,11 +154,6 @@ BROKEN: dict[str, tuple[dict[str, Any], Any, str]] = {
         "complete_when (total == length(items)) is false: the response is one page of several",
     ),
     "a total, and no user": (TOTAL, {"total": 1, "items": []}, "is true, but select (items) gives"),
-    "found, and all are left out": (
-        {"found_when": "total != `0`", "select": "items[?state == 'active']"},
-        {"total": 1, "items": [RECORD]},
-        "found_when (total != `0`) is true, but select (items[?state == 'active']) gives no user",
-    ),
     "no total, and the user": (
         TOTAL,
         {"total": 0, "items": [RECORD]},
@@ -180,11 +167,6 @@ BROKEN: dict[str, tuple[dict[str, Any], Any, str]] = {
     "no total, and the user, below one member": (
         {"found_when": "hits.total != `0`", "select": "hits.hits"},
         {"hits": {"total": 0, "hits": [RECORD]}},
-        "is false, but",
-    ),
-    "no total, and the user, in one condition": (
-        {"found_when": "total != `0` && items", "select": "items"},
-        {"total": 0, "items": [RECORD]},
         "is false, but",
     ),
 }
@@ -307,30 +289,6 @@ def test_missing_fields_are_reported() -> None:
     assert reported == [(("card_number",), "missing"), (("nickname",), "missing")]
 
 
-texts = st.sampled_from(["", "a", "b", "ok", "alice", "@alice", "0012", "é", "\ud800"])
-scalars = st.none() | st.booleans() | texts | st.sampled_from([0, 1, -1, 12, 0.0, 1.0, 1.5, 2**70])
-names = st.sampled_from(["a", "b", "c", "items", "plan", "card", "login"])
-documents = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner), max_leaves=9
-)
-
-FORMS = [
-    "a",
-    "@",
-    "`1`",
-    "a == b",
-    "a > `0`",
-    "a || b",
-    "lower(a)",
-    "to_string(a)",
-    "contains(a, b)",
-    "items[].a",
-    "*.a",
-    "{a: b}",
-    "sort_by(items, &a)",
-]
-
-
 @pytest.mark.parametrize(
     "select", ["items[].user", "items[*].user", "items[?a == 'b'].user", "*.user", "items[:2].user"]
 )
@@ -343,23 +301,6 @@ def test_select_that_drops_records_is_rejected(select: str) -> None:
 @pytest.mark.parametrize("select", ["items[]", "items[?id == 'x']", "items[:2]", "items[0].user"])
 def test_whole_records_may_be_selected(select: str) -> None:
     assert mapper(select=select)
-
-
-@settings(deadline=None)
-@given(document=documents, fields=st.tuples(*[st.sampled_from(FORMS)] * 5))
-def test_no_document_raises_anything_but_broken(document: Any, fields: tuple[str, ...]) -> None:
-    assume(fields[0] not in {"items[].a", "*.a"})  # rejected as `select`
-    names = ("select", "found_when", "plan", "nickname", "card_number")
-    mapped = {"path": fields[0], "value_map": {"1": "a", "true": "b", "null": "c"}}
-    for options in ({}, dict(zip(names, fields, strict=True)), {"plan": mapped, "select": "@"}):
-        tried = mapper(**options)
-        for query in QUERIES:
-            try:
-                user = tried.user(query, document)
-            except Broken as error:
-                assert not re.search("alice|0012", error.reason)  # noqa: PT017 - one of two good ends
-                continue
-            assert user is None or query in (ByNickname(user.nickname), ByCard(user.card_number))
 
 
 def test_json_is_strict_and_128_deep() -> None:

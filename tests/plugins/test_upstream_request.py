@@ -55,11 +55,6 @@ def leads_elsewhere(value: str) -> bool:
         ({"url": "/people/{card_number}/"}, CARD, "/people/0012/"),
         ({"url": "/p?a=1", "query": {"l": "@{nickname}"}}, ALICE, "/p?a=1&l=%40alice"),
         ({"url": "HTTPS://[::1]?l={nickname}"}, ALICE, "HTTPS://[::1]/?l=alice"),
-        (
-            {"url": "/p", "query": {"u": "{profile_url}", "s": "{profile_site}"}},
-            ALICE,
-            "/p?u=https%3A%2F%2Fprofiles.example%2Fm%2Falice&s=https%3A%2F%2Fprofiles.example",
-        ),
         ({"url": "/{{{nickname}}}/100%25/ü b"}, ALICE, "/%7Balice%7D/100%25/%C3%BC%20b"),
         ({"url": "/Users('{nickname}')"}, ByNickname("o'b"), "/Users('o%27%27b')"),
         (

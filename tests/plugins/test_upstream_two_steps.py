@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from contextlib import AbstractAsyncContextManager
 from typing import Any
-from urllib.parse import unquote
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from idv_upstream.options import UpstreamOptions
 from support.databases.upstream_backends import upstream
 from support.fakes.outcomes import outcome
 from support.http.scripted_server import Said, Scripted, http
-from tornado_idv import BackendResult, Broken, ByCard, LookupFailed, Step, User
+from tornado_idv import BackendResult, ByCard, LookupFailed, Step, User
 from tornado_idv.interfaces.backend import AnyBackend
 
 OPTIONS: dict[str, Any] = {
@@ -101,22 +98,6 @@ async def test_missing_id_is_never_not_found(path: str, first: dict[str, Any]) -
         result = await outcome(backend, QUERY)
     assert result == f"broken: a wrong record: id ({path}) is missing"
     assert server.targets == ["/cards/0012"]
-
-
-@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=80))
-def test_no_id_leaves_its_place(value: str) -> None:
-    given_options = {"name": "x", "kind": "upstream", "base_url": "http://x", **OPTIONS}
-    second = UpstreamOptions.model_validate(given_options).requests[ByCard].then
-    assert second is not None
-    try:
-        request = second.template("x").render_value(value)
-    except Broken:
-        assert value in {".", ".."}
-        return
-    prefix, _, last = request.url.rpartition("/")
-    assert prefix == "/users"
-    assert unquote(last) == value
-    assert not set(last) & set("?#/ ")
 
 
 @pytest.mark.parametrize(
