@@ -10,14 +10,12 @@ import pytest
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 from idv_upstream.transport.credentials import Credential
-from support.http.scripted_server import Said, header, http, serving
-from support.http.upstream_transport import GET, POST, ask, asked, failure_of, opened
+from support.http.scripted_server import Said, header, serving
+from support.http.upstream_transport import GET, GOOD, POST, ask, asked, failure_of, opened
 from support.processes.loggers import log_everything
 from tornado_idv import Broken
 
 pytestmark = pytest.mark.slow
-
-GOOD = http(200, b"{}")
 
 
 class Options(BaseModel):
@@ -113,9 +111,15 @@ async def test_secret_is_read_for_each_request(kind: str) -> None:
 
 TOKEN, BASIC_USER = {"kind": "bearer"}, {"kind": "basic", "password": "canary"}
 KEY, OAUTH = {"kind": "api_key", "value": "canary"}, {"kind": "oauth2", "client_secret": "canary"}
-LOGIN = {"url": "http://x", "json": {"p": "canary"}, "token": "t"}
 RESERVED = "this header is reserved"
 NO_URL = "not the URL of a token server; write"
+
+
+def login(**changed: Any) -> dict[str, Any]:
+    given = {"url": "http://x", "json": {"p": "canary"}, "token": "t"}
+    return {"kind": "login", "login": {**given, **changed}}
+
+
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({**TOKEN, "token": ""}, "bearer.token", "write 1 to 4096 visible ASCII"),
     ({**TOKEN, "token": "canary canary"}, "bearer.token", "not a bearer token"),
@@ -136,18 +140,10 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
             "https://login.example/\x7f",
         )
     ),
-    ({"kind": "login", "login": {**LOGIN, "url": "/auth"}}, "login.login.url", NO_URL),
-    (
-        {"kind": "login", "login": {**LOGIN, "token": "a."}},
-        "login.login.token",
-        "wrong at column 3",
-    ),
-    ({"kind": "login", "login": {**LOGIN, "header": "Host"}}, "login.login.header", RESERVED),
-    (
-        {"kind": "login", "login": {**LOGIN, "headers": {"Host": "x"}}},
-        "login.login.headers.Host.[key]",
-        RESERVED,
-    ),
+    (login(url="/auth"), "login.login.url", NO_URL),
+    (login(token="a."), "login.login.token", "wrong at column 3"),
+    (login(header="Host"), "login.login.header", RESERVED),
+    (login(headers={"Host": "x"}), "login.login.headers.Host.[key]", RESERVED),
 ]
 
 

@@ -14,6 +14,7 @@ from support.fakes.clock_and_backends import Ticker
 from support.http.scripted_server import Said, http, serving
 from support.http.upstream_transport import (
     GET,
+    GOOD,
     POST,
     Pauses,
     ask,
@@ -24,7 +25,6 @@ from support.http.upstream_transport import (
 )
 from tornado_idv import Unavailable
 
-GOOD = http(200, b"{}")
 PART = http(200, b"{}")[:-1]
 RESET, CLOSED = Said(then="reset"), Said(then="close")
 

@@ -19,13 +19,11 @@ from pydantic import ValidationError
 from idv_upstream.transport import tls as tls_module
 from idv_upstream.transport.tls import Tls, TlsOptions
 from support.fakes.clock_and_backends import Ticker
-from support.http.scripted_server import Scripted, http, serving
-from support.http.upstream_transport import POST, ask, failure_of, opened
+from support.http.scripted_server import Scripted, serving
+from support.http.upstream_transport import GOOD, POST, ask, failure_of, opened
 from tornado_idv import Broken, LookupFailed, StartError, Unavailable
 
 pytestmark = pytest.mark.slow
-
-GOOD = http(200, b"{}")
 
 
 @pytest.fixture(scope="module")

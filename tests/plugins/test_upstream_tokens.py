@@ -20,13 +20,12 @@ from idv_upstream.options import UpstreamOptions
 from idv_upstream.transport.sender import Sender
 from support.fakes.clock_and_backends import LoopClock, Ticker
 from support.http.scripted_server import Said, Scripted, header, http, serving
-from support.http.upstream_transport import POST, TIMEOUT, ask, failure_of, opened
+from support.http.upstream_transport import GOOD, POST, TIMEOUT, ask, failure_of, opened
 from tornado_idv import Broken, LookupFailed, Unavailable
 from tornado_idv.files import FileSecret
 
 pytestmark = pytest.mark.slow
 
-GOOD = http(200, b"{}")
 NOON = datetime(2026, 11, 26, 12, tzinfo=UTC)
 DATE = f"Date: {format_datetime(NOON, usegmt=True)}"
 

@@ -28,6 +28,7 @@ from support.http.http_server import until
 from support.http.scripted_server import Said, chunked, full_listener, header, http, serving
 from support.http.upstream_transport import (
     GET,
+    GOOD,
     POST,
     TIMEOUT,
     ask,
@@ -41,8 +42,6 @@ from support.processes.ports import free_port
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 pytestmark = pytest.mark.slow
-
-GOOD = http(200, b"{}")
 
 
 # Requests

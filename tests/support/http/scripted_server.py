@@ -14,11 +14,9 @@ from typing import Literal, NamedTuple
 
 Then = Literal["keep", "close", "reset", "drip", "flood"]
 REQUEST_ID = b"%REQUEST-ID%"
-"""Stands in an answer for the ``X-Request-ID`` of the request."""
-
 OWN_ID = b"%OWN-ID%"
-"""Stands there for its ``X-IDV-Request-ID``."""
 _IDS = {REQUEST_ID: "X-Request-ID", OWN_ID: "X-IDV-Request-ID"}
+"""Headers of the request, whose values stand in an answer for these marks."""
 
 
 class Said(NamedTuple):

@@ -15,12 +15,13 @@ from idv_upstream.transport.credentials import NoCredential
 from idv_upstream.transport.sender import Sender
 from idv_upstream.transport.tls import TlsOptions
 from support.fakes.clock_and_backends import LoopClock
-from support.http.scripted_server import Said, Scripted, serving
+from support.http.scripted_server import Said, Scripted, http, serving
 from tornado_idv import LookupFailed, Unavailable
 
 GET = Request("GET", "/people/alice?plan=1", {}, None, repeatable=True)
 POST = Request("POST", "/search", {"Content-Type": "application/json"}, b"{}", repeatable=False)
 
+GOOD = http(200, b"{}")
 TIMEOUT = 30.0
 
 
