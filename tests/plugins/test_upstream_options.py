@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from textwrap import indent
 from typing import Any, get_args
 
 import pytest
@@ -20,7 +19,7 @@ from idv_upstream.response.options import ResponseOptions
 from idv_upstream.transport.credentials import Credential, LoginRequest
 from idv_upstream.transport.tls import TlsOptions
 from support.databases.upstream_backends import PLAIN
-from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError
+from tornado_idv import BackendOptions, ByCard, ByNickname
 from tornado_idv.config.load import load
 from tornado_idv.kit.mapping import FieldOptions
 from tornado_idv.registry import installed_kinds, plugin_manager
@@ -92,76 +91,71 @@ def test_readme_documents_every_option() -> None:
     assert {name for name in reported if name.partition(".")[0] in own} == own | members
 
 
-RESPONSE = "response: {plan: plan, card_number: card, nickname: login}"
-BY = 'by_nickname: {url: "/{nickname}"}'
-WITH_HEADER = (
-    'base_url: http://a\nby_nickname: {url: "/{nickname}", headers: {X-Request-Id: a}}\n' + RESPONSE
-)
-WRONG = {
-    "nowhere": ("", 6, "needs base_url, or by_nickname and by_card with complete URLs"),
-    "several places": (
-        "endpoints: [http://a, http://b]",
-        6,
-        "the option endpoints was removed, because one endpoint may lack a user",
+BY_NICKNAME = {"url": "/{nickname}"}
+MAPPED: dict[str, Any] = {"base_url": "http://a", "by_nickname": BY_NICKNAME, "response": PLAIN}
+WITH_HEADER = MAPPED | {"by_nickname": {**BY_NICKNAME, "headers": {"X-Request-Id": "a"}}}
+
+
+def with_second(second: dict[str, Any], first: str = "/c/{card_number}") -> dict[str, Any]:
+    """Options for a lookup in two steps."""
+    by_card = {"url": first, "then": second}
+    return {"base_url": "http://a", "by_card": by_card, "response": {**PLAIN, "id": "owner"}}
+
+
+SECOND = {"url": "/u/{id}"}
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "", "needs base_url, or by_nickname and by_card with complete URLs"),
+    ({"endpoints": ["http://a"]}, "", "the option endpoints was removed, because one endpoint"),
+    (MAPPED | {"base_url": None}, "by_nickname", "url must be absolute if base_url is not set"),
+    (
+        with_second(SECOND, "http://x/{card_number}") | {"base_url": None},
+        "by_card",
+        "url must be absolute",
     ),
-    "no host": (f"{BY}\n{RESPONSE}", 8, "url must be absolute if base_url is not set"),
-    "no response": (
-        f"base_url: http://a\n{BY}",
-        6,
-        "response is missing; write the mapping from a response to a user",
-    ),
-    "a response to our own protocol": (
-        f"base_url: http://a\n{RESPONSE}",
-        6,
-        "a request is missing; write by_nickname or by_card",
-    ),
-    "a field that comes from nowhere": (
-        "base_url: http://a\n"
-        + BY
-        + "\nresponse: {plan: plan, nickname: login, check_echo: false}",
-        6,
+    (MAPPED | {"response": None}, "", "response is missing; write the mapping from a response to"),
+    (MAPPED | {"by_nickname": None}, "", "a request is missing; write by_nickname or by_card"),
+    (
+        MAPPED | {"response": {"plan": "plan", "nickname": "login", "check_echo": "false"}},
+        "",
         "response.card_number is required for lookups by nickname",
     ),
-    "a header of two sources": (
-        f"{WITH_HEADER}\nforward: [x-request-id]",
-        6,
-        "forward and headers both set x-request-id; write it in one of them",
+    (with_second(SECOND) | {"response": PLAIN}, "", "response.id is missing; the second request"),
+    (WITH_HEADER | {"forward": ["x-request-id"]}, "", "forward and headers both set x-request-id"),
+    (
+        with_second({**SECOND, "headers": {"X-Request-ID": "1"}}) | {"forward": ["x-request-id"]},
+        "",
+        "forward and headers both set x-request-id",
     ),
-    **{
-        f"an echo header that is {name}": (
-            f"{WITH_HEADER}\nforward: [traceparent]\necho_header: {name}",
-            6,
+    *(
+        (
+            WITH_HEADER | {"forward": ["traceparent"], "echo_header": name},
+            "",
             "echo_header is reserved, or set by headers or forward; rename it",
         )
         for name in ("x-request-id", "Traceparent", "Content-Length")
-    },
-    "an unknown placeholder": (
-        f'base_url: http://a\nby_nickname: {{url: "/{{nick}}"}}\n{RESPONSE}',
-        9,
+    ),
+    (
+        MAPPED | {"by_nickname": {"url": "/{nick}"}},
+        "by_nickname.url",
         "an unknown placeholder at column 2; allowed here: {nickname}",
     ),
-}
+    (
+        with_second({"url": "/u/{card_number}"}),
+        "by_card.then.url",
+        "an unknown placeholder at column 4; allowed here: {id}, {profile_site}",
+    ),
+]
 
 
-def loaded(folder: Path, config: str) -> UpstreamOptions:
-    path = folder / "config.yaml"
-    path.write_text(config, encoding="utf-8")
-    (built,) = load(path, installed_kinds(plugin_manager()), {}).backends
-    assert isinstance(built, UpstreamOptions)
-    return built
-
-
-@pytest.mark.parametrize(("text", "line", "reported"), WRONG.values(), ids=WRONG)
-def test_inconsistent_options_are_reported_with_their_line(
-    tmp_path: Path, text: str, line: int, reported: str
+@pytest.mark.parametrize(("members", "place", "reported"), WRONG)
+def test_inconsistent_options_are_reported_at_their_place(
+    members: dict[str, Any], place: str, reported: str
 ) -> None:
-    head = "profile_sites: [https://profiles.example]\ndemo: true\n\n\nbackends:\n  - name: crm\n"
-    body = indent(f"kind: upstream\n{text}", "    ")
-    with pytest.raises(ConfigError) as caught:
-        loaded(tmp_path, f"{head}{body}\n")
-    (problem,) = caught.value.problems
-    assert reported in problem.message
-    assert problem.line == line, str(problem)
+    with pytest.raises(ValidationError) as caught:
+        options(**members)
+    (problem,) = caught.value.errors()
+    assert ".".join(map(str, problem["loc"])) == place
+    assert reported in problem["msg"]
 
 
 def test_credential_or_client_certificate_counts_as_credential() -> None:
@@ -178,13 +172,15 @@ def test_backend_serves_the_kinds_of_query_that_have_a_request() -> None:
 
 
 def test_first_profile_site_is_a_placeholder(tmp_path: Path) -> None:
-    given = loaded(
-        tmp_path,
+    path = tmp_path / "config.yaml"
+    path.write_text(
         "profile_sites: [HTTPS://Profiles.example:443/, https://other.example]\n"
         "backends:\n  - name: crm\n    kind: upstream\n    base_url: http://host\n"
         '    by_nickname: {url: "/", query: {page: "{profile_url}", site: "{profile_site}"}}\n'
-        f"    {RESPONSE}\n",
+        "    response: {plan: plan, card_number: card, nickname: login}\n"
     )
+    (given,) = load(path, installed_kinds(plugin_manager()), {}).backends
+    assert isinstance(given, UpstreamOptions)
     request = UpstreamBackend(given).templates[ByNickname].render(ByNickname("al"))
     assert URL(request.url, encoded=True).query == {
         "page": "https://profiles.example/m/al",
@@ -318,22 +314,21 @@ def test_404_that_is_not_believed_or_of_another_instance_is_not_warned_of() -> N
     assert list(options(base_url="http://x").warnings()) == []
 
 
-@pytest.mark.parametrize("kind", ["native", "by_nickname", "by_card"])
-def test_folded_nicknames_are_warned_of(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("members", "warns"),
+    [
+        ({"base_url": "http://x"}, True),
+        (MAPPED | {"status": {404: "broken"}}, True),
+        (with_second(SECOND) | {"status": {404: "broken"}}, False),
+    ],
+    ids=["native", "by nickname", "by card"],
+)
+def test_folded_nicknames_are_warned_of(members: dict[str, Any], *, warns: bool) -> None:
     """A directory that distinguishes case would not find users with capitals."""
-    own = {
-        "native": "",
-        "by_nickname": f"{BY}, status: {{404: broken}}, {RESPONSE},",
-        "by_card": f'by_card: {{url: "/{{card_number}}"}}, status: {{404: broken}}, {RESPONSE},',
-    }
-    given = loaded(
-        tmp_path,
-        "profile_sites: [https://profiles.example]\nidentifiers: {nickname_case: fold}\n"
-        f"backends: [{{name: crm, kind: upstream, {own[kind]} base_url: http://x}}]\n",
-    )
-    assert [
-        each.startswith("nicknames are requested in lower case") for each in given.warnings()
-    ] == [True] * (kind != "by_card")
+    given = {"name": "crm", "kind": "upstream", **members}
+    folding = UpstreamOptions.model_validate(given, context={"nickname_case": "fold"})
+    starts = [each.partition(" (")[0] for each in folding.warnings()]
+    assert starts == ["nicknames are requested in lower case"] * warns
 
 
 @pytest.mark.parametrize("name", ["broken_when", "unavailable_when"])

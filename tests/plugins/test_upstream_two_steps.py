@@ -7,9 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from idv_upstream.options import UpstreamOptions
 from support.databases.upstream_backends import upstream
 from support.fakes.outcomes import outcome
 from support.http.scripted_server import Said, Scripted, http
@@ -98,40 +96,6 @@ async def test_missing_id_is_never_not_found(path: str, first: dict[str, Any]) -
         result = await outcome(backend, QUERY)
     assert result == f"broken: a wrong record: id ({path}) is missing"
     assert server.targets == ["/cards/0012"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"response": {**OPTIONS["response"], "id": None}}, "response.id is missing"),
-        (
-            {"by_card": {"url": "/{card_number}", "then": {"url": "/u/{card_number}"}}},
-            "an unknown placeholder at column 4; allowed here: {id}, {profile_site}",
-        ),
-        ({"by_card": {"url": "/c/{id}"}}, "an unknown placeholder"),
-        (
-            {
-                "base_url": None,
-                "by_card": {"url": "http://x/c/{card_number}", "then": {"url": "/u/{id}"}},
-            },
-            "url must be absolute",
-        ),
-        (
-            {
-                "forward": ["x-request-id"],
-                "by_card": {
-                    "url": "/c/{card_number}",
-                    "then": {"url": "/u/{id}", "headers": {"X-Request-ID": "1"}},
-                },
-            },
-            "forward and headers both set x-request-id",
-        ),
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
-    given_options = {"name": "x", "kind": "upstream", "base_url": "http://x", **OPTIONS, **options}
-    with pytest.raises(ValidationError, match="(?s)" + message.replace("{", r"\{")):
-        UpstreamOptions.model_validate(given_options)
 
 
 async def test_steps_of_both_requests_are_explained() -> None:
