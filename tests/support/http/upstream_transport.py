@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -29,17 +30,9 @@ def always(_status: int) -> bool:
     return True
 
 
-class Pauses:
-    def __init__(self) -> None:
-        self.lengths: list[float] = []
-
-    async def __call__(self, seconds: float) -> None:
-        self.lengths.append(seconds)
-
-
 @asynccontextmanager
 async def opened(base_url: str = "", **arguments: Any) -> AsyncIterator[Sender]:
-    given = {"auth": NoCredential(), "tls": TlsOptions(), "timeout": TIMEOUT, "pause": Pauses()}
+    given = {"auth": NoCredential(), "tls": TlsOptions(), "timeout": TIMEOUT, "pause": AsyncMock()}
     made = Sender(base_url=base_url, name="crm", **{**given, **arguments})
     await made.open()
     try:

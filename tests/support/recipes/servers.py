@@ -84,6 +84,10 @@ def python_program(name: str) -> Sequence[str]:
     return [str(PROGRAMS / "python"), "-I", str(PROGRAMS / name)]
 
 
+def row_of(user: User) -> dict[str, str]:
+    return {"login": user.nickname, "card": user.card_number, "plan": user.plan}
+
+
 @contextmanager
 def json_server(folder: Path) -> Iterator[str]:
     """json-server over a file: a REST interface with filters."""
@@ -134,8 +138,7 @@ def pouchdb_server(folder: Path) -> Iterator[str]:
         for field in ("login", "card"):
             keep(f"{address}/people/_index", {"index": {"fields": [field]}}, headers)
         for user in USERS:
-            row = {"login": user.nickname, "card": user.card_number, "plan": user.plan}
-            keep(f"{address}/people", row, headers)
+            keep(f"{address}/people", row_of(user), headers)
         yield address
 
 
@@ -278,8 +281,7 @@ class Directus(Imitation):
 
     def _row(self, user: User) -> dict[str, str]:
         status = "archived" if user.nickname in self.archived else "published"
-        card, plan = user.card_number, user.plan
-        return {"login": user.nickname, "card": card, "plan": plan, "status": status}
+        return {**row_of(user), "status": status}
 
     @staticmethod
     def _matches(row: Mapping[str, str], query: Mapping[str, str]) -> bool:
@@ -330,16 +332,12 @@ class PocketBase(Imitation):
         tokens = [f"Bearer {self._token(n)}" for n in range(self.valid_from, self.logins + 1)]
         rows = [
             row
-            for row in map(self._row, self.users)
+            for row in map(row_of, self.users)
             if asked.authorization in tokens
             and any(row[each[1]] == each[2] for each in conditions if each)
         ]
         size = int(asked.query["perPage"])
         return 200, {"page": 1, "perPage": size, "totalItems": len(rows), "items": rows[:size]}
-
-    @staticmethod
-    def _row(user: User) -> dict[str, str]:
-        return {"login": user.nickname, "card": user.card_number, "plan": user.plan}
 
     @staticmethod
     def _token(number: int) -> str:
