@@ -324,7 +324,7 @@ async def test_client_of_another_event_loop_is_named() -> None:
         assert await client.find("@alice") is None
 
         def find_in_another_loop() -> object:
-            return asyncio.run(client.find("@alice"))  # type: ignore[arg-type]
+            return asyncio.run(client.find("@alice"))
 
         with pytest.raises(Undetermined, match="another event loop"):
             await asyncio.to_thread(find_in_another_loop)

@@ -48,7 +48,7 @@ from idv_ldap.errors import ldap  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-Make = Callable[..., LdapBackend]
+Make = Callable[..., AnyBackend]
 ALICE = User("Pro", "4000123412341234", "alice")
 BOB = User("Free", "0012345670", "bob")
 RESPONSE = {
@@ -75,11 +75,9 @@ def started(server: LdapServer, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def backend_of(server: LdapServer, tmp_path: Path) -> Make:
-    def make(**options: Any) -> LdapBackend:
+    def make(**options: Any) -> AnyBackend:
         given = {"uris": [server.uri], **OPTIONS, **options}
-        backend = make_backend(LdapBackend, tmp_path, **given)
-        assert isinstance(backend, LdapBackend)
-        return backend
+        return make_backend(LdapBackend, tmp_path, **given)
 
     return make
 

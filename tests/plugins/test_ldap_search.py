@@ -21,8 +21,8 @@ NO_ENTRY = r"the filter finds no entry for any value \(\(uid=\*\)\)"
 class Directory:
     """A connection to entries, each by the filters that find it."""
 
-    def __init__(self, **found: dict[str, list[bytes]]) -> None:
-        self.found = {f"(uid={name})": entry for name, entry in found.items()}
+    def __init__(self, found: dict[str, dict[str, list[bytes]]]) -> None:
+        self.found = found
         self.lost: Exception | None = None
         self.searches = 0
 
@@ -40,10 +40,6 @@ class Directory:
         self.lost = failure
 
 
-async def find(search: Search, directory: Directory, name: str) -> dict[str, list[bytes]] | None:
-    return await search.find(directory, name)  # type: ignore[arg-type]
-
-
 FOUND: dict[str, tuple[dict[str, dict[str, list[bytes]]], str | None]] = {
     "another entry": ({"(uid=*)": BOB, "(uid=bob)": BOB}, None),
     "another entry, which may not be read": ({"(uid=*)": {}}, None),
@@ -58,28 +54,27 @@ FOUND: dict[str, tuple[dict[str, dict[str, list[bytes]]], str | None]] = {
 async def test_not_found_needs_evidence(
     found: dict[str, dict[str, list[bytes]]], failure: str | None
 ) -> None:
-    directory = Directory()
-    directory.found = found
-    search = Search("(uid={nickname})", ["uid"])
+    directory, search = Directory(found), Search("(uid={nickname})", ["uid"])
     if failure is None:
-        assert await find(search, directory, "alice") is None
+        assert await search.find(directory, "alice") is None
     else:
         with pytest.raises(Broken, match=failure):
-            await find(search, directory, "alice")
+            await search.find(directory, "alice")
     assert (directory.lost is not None) == bool(failure and "index" in failure)
 
 
 async def test_evidence_is_of_a_second_and_a_tree_that_had_entries_is_not_empty() -> None:
-    directory, search = Directory(alice=ALICE, bob=BOB), Search("(uid={nickname})", ["uid"])
-    assert await find(search, directory, "bob") == BOB
+    directory = Directory({"(uid=alice)": ALICE, "(uid=bob)": BOB})
+    search = Search("(uid={nickname})", ["uid"])
+    assert await search.find(directory, "bob") == BOB
     del directory.found["(uid=alice)"]
-    assert [await find(search, directory, "alice") for _ in range(2)] == [None, None]
+    assert [await search.find(directory, "alice") for _ in range(2)] == [None, None]
     assert directory.searches == 3  # none of them for evidence
     clock = LoopClock()
     clock.forward(1.0)
-    assert await find(search, directory, "alice") is None
+    assert await search.find(directory, "alice") is None
     assert directory.searches == 5
     directory.found = {ANY: {}}
     clock.forward(1.0)
     with pytest.raises(Broken, match=NO_ENTRY):
-        await find(search, directory, "alice")
+        await search.find(directory, "alice")

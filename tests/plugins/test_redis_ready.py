@@ -104,7 +104,6 @@ async def test_lookup_without_a_result_is_confirmed(
             assert commands[1] == ("HGETALL", "user:alice")
             return [*replies, server, {}, {}]
 
-    backend = make_backend(RedisBackend, Path(), url="redis://h")
-    assert isinstance(backend, RedisBackend)
-    backend._client = Scripted()  # type: ignore[assignment]
+    backend: Any = make_backend(RedisBackend, Path(), url="redis://h")
+    backend._client = Scripted()
     assert (await outcome(backend)).startswith(expected)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,10 +65,8 @@ async def test_traceparent_and_request_id_are_forwarded(tmp_path: Path, *, fast_
         assert header(request, "X-Request-ID") == f"request-{trace}"
         assert header(request, "tracestate") == "vendor=caller-state"
         traceparent = header(request, "traceparent") or ""
-        match = re.fullmatch("00-([0-9a-f]{32})-([0-9a-f]{16})-01", traceparent)
-        assert match is not None
-        assert match[1] == trace
-        spans.add(match[2])
+        assert re.fullmatch(f"00-{trace}-[0-9a-f]{{16}}-01", traceparent)
+        spans.add(traceparent.split("-")[2])
     assert len(spans) == len(traces)
     assert SPAN not in spans
 
@@ -103,14 +102,12 @@ def test_invalid_traceparent_is_not_forwarded(traceparent: str) -> None:
 
 @pytest.mark.parametrize(("flags", "sent"), [("01", "01"), ("ff", "03"), ("fc", "00")])
 def test_flags_that_are_not_defined_are_sent_as_zero(flags: str, sent: str) -> None:
-    trace = parse_trace(f"cc-{TRACE}-{SPAN}-{flags}")
-    assert trace is not None
+    trace: Any = parse_trace(f"cc-{TRACE}-{SPAN}-{flags}")
     assert re.fullmatch(f"00-{TRACE}-[0-9a-f]{{16}}-{sent}", trace.child())
 
 
 def test_overlong_tracestate_is_dropped() -> None:
-    trace = parse_trace(f"00-{TRACE}-{SPAN}-01", "v=" + "x" * 511)
-    assert trace is not None
+    trace: Any = parse_trace(f"00-{TRACE}-{SPAN}-01", "v=" + "x" * 511)
     assert not trace.state
 
 

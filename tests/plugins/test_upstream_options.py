@@ -180,7 +180,6 @@ def test_first_profile_site_is_a_placeholder(tmp_path: Path) -> None:
         "    response: {plan: plan, card_number: card, nickname: login}\n"
     )
     (given,) = load(path, installed_kinds(plugin_manager()), {}).backends
-    assert isinstance(given, UpstreamOptions)
     request = UpstreamBackend(given).templates[ByNickname].render(ByNickname("al"))
     assert URL(request.url, encoded=True).query == {
         "page": "https://profiles.example/m/al",
