@@ -53,10 +53,7 @@ def answer(random: Random) -> Said:
 
 
 def may_be_none(answers: Sequence[Said]) -> bool:
-    """Return whether some answer has the record "not found" whole, for the request that was sent.
-
-    A byte that is changed elsewhere in it, such as in the reason phrase, may leave it valid.
-    """
+    """Return whether some answer has the record "not found" whole, for the request sent."""
     for sent, _ in answers:
         _, start, rest = sent.decode("latin-1").partition('{"status"')
         try:

@@ -164,10 +164,7 @@ BAD_ANSWERS = {
 async def test_wrong_response_is_reported_with_its_cause_and_without_its_content(
     answer: bytes, kind: type[LookupFailed], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """503 may be temporary, so the request is repeated once.
-
-    No log record of any library at any level has a part of the query or the response.
-    """
+    """No log record of any library at any level has a part of the query or the response."""
     log_everything(caplog)
     auth = {"kind": "bearer", "token": "magpie-token+/="}
     for query in (ByNickname(MAGPIE.nickname), ByCard(MAGPIE.card_number)):

@@ -97,10 +97,7 @@ async def test_second_attempt_has_the_rest_of_the_timeout() -> None:
 
 @pytest.mark.parametrize(("status", "sent", "seconds"), [(429, 7, 7), (503, 3600, 60)])
 async def test_retry_after_is_respected(status: int, sent: int, seconds: float) -> None:
-    """For at most a minute. There is no second attempt either.
-
-    The failure does not count against the circuit breaker.
-    """
+    """For at most a minute. There is no second attempt either."""
     ticker, answer = Ticker(), http(status, b"", f"Retry-After: {sent}")
     async with asked(answer, GOOD, timer=ticker) as (upstream, made):
         assert (await ask(made)).status == status

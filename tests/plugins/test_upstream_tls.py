@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from idv_upstream.transport import tls as tls_module
 from idv_upstream.transport.tls import Tls, TlsOptions
 from support.fakes.clock_and_backends import Ticker
-from support.http.scripted_server import Scripted, serving
+from support.http.scripted_server import serving
 from support.http.upstream_transport import GOOD, POST, ask, failure_of, opened
 from tornado_idv import Broken, LookupFailed, StartError, Unavailable
 
@@ -69,17 +69,13 @@ def options(**members: Any) -> TlsOptions:
     return TlsOptions.model_validate(members)
 
 
-def https(upstream: Scripted) -> str:
-    return f"https://127.0.0.1:{upstream.port}"
-
-
 async def test_certificate_signed_by_the_ca_file_is_accepted(
     authority: trustme.CA, folder: Folder
 ) -> None:
     trusted = options(ca_file=folder.ca(authority))
     async with (
         serving(GOOD, tls=server_side(authority)) as upstream,
-        opened(https(upstream), tls=trusted) as made,
+        opened(upstream.address, tls=trusted) as made,
     ):
         for _ in range(3):
             assert (await ask(made)).status == 200
@@ -104,7 +100,7 @@ async def test_invalid_certificate_is_broken(
     tls = options() if ca == "none" else options(ca_file=folder.ca(trusted))
     async with (
         serving(GOOD, tls=server_side(authority, **flaw)) as upstream,
-        opened(https(upstream), tls=tls) as made,
+        opened(upstream.address, tls=tls) as made,
     ):
         failure = await failure_of(made)
     assert isinstance(failure, Broken)
@@ -118,7 +114,7 @@ async def test_without_verification_any_certificate_is_accepted_with_a_warning(
 ) -> None:
     async with serving(GOOD, tls=server_side(authority)) as upstream:
         for _ in range(2):
-            async with opened(https(upstream), tls=options(verify="false")) as made:
+            async with opened(upstream.address, tls=options(verify="false")) as made:
                 assert (await ask(made)).status == 200
     assert (
         caplog.messages == ["backend crm: tls.verify is false: certificates are not verified"] * 2
@@ -262,7 +258,7 @@ async def test_replaced_certificate_is_used(
     tls = options(ca_file=folder.ca(authority), **folder.pair(authority))
     async with (
         serving(GOOD, tls=server_side(authority, newcomers)) as upstream,
-        opened(https(upstream), tls=tls, timer=ticker) as made,
+        opened(upstream.address, tls=tls, timer=ticker) as made,
     ):
         await failure_of(made, POST)
         folder.pair(newcomers)

@@ -264,10 +264,7 @@ AUTH = BearerToken.model_validate({"kind": "bearer", "token": "canary-token"})
 async def test_failure_is_reported_with_its_cause_alone(
     answer: Said, kind: type[LookupFailed], reasons: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No log record of any library at any level, and no traceback leaks the request or response.
-
-    The request is sent once: aiohttp must not repeat it either. The next one is not affected.
-    """
+    """The request is sent once: aiohttp must not repeat it either. The next one is not affected."""
     log_everything(caplog)
     async with asked(answer, GOOD, auth=AUTH) as (upstream, made):
         failure = await failure_of(made, SECRETIVE)

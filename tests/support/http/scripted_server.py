@@ -20,7 +20,10 @@ _IDS = {REQUEST_ID: "X-Request-ID", OWN_ID: "X-IDV-Request-ID"}
 
 
 class Said(NamedTuple):
-    """What is sent after a request, and what is done to the connection then."""
+    """What is sent after a request, and what is done to the connection then.
+
+    A ``drip`` sends one more byte every 10 ms, a ``flood`` as many as are taken.
+    """
 
     sent: bytes = b""
     then: Then = "keep"
@@ -28,15 +31,12 @@ class Said(NamedTuple):
 
 @dataclass
 class Scripted:
-    """Gives each request the next of its answers; the last one stays.
-
-    Who is held waits for the ``gate``. A ``drip`` sends one more byte every 10 ms, a
-    ``flood`` as many as are taken.
-    """
+    """Gives each request the next of its answers, when the ``gate`` is open; the last one stays."""
 
     answers: list[Said]
     requests: list[bytes] = field(default_factory=list)
     port: int = 0
+    scheme: str = "http"
     connections: list[asyncio.Task[None] | None] = field(default_factory=list)
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
@@ -49,7 +49,7 @@ class Scripted:
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     @property
     def targets(self) -> list[str]:
@@ -124,7 +124,7 @@ async def serving(
     *answers: Said | bytes, tls: ssl.SSLContext | None = None, port: int = 0
 ) -> AsyncIterator[Scripted]:
     """Listens while the block runs, and waits for its connections to end after it."""
-    upstream = Scripted(as_said(answers))
+    upstream = Scripted(as_said(answers), scheme="https" if tls else "http")
     # With the default backlog, the kernel tells the clients of a crowd to try again in a second.
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", port, ssl=tls, backlog=1000)
     upstream.port = server.sockets[0].getsockname()[1]
