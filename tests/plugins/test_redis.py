@@ -91,18 +91,19 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
         backend_of(UNREACHABLE)
 
 
-BAD_OPTIONS: dict[str, dict[str, Any]] = {
-    "url": {"url": f"http://:{PASSWORD}@h"},
-    "sentinels without service": {"sentinels": ["redis://s1:26379"]},
-    "service without sentinels": {"service": "members"},
-    "sentinel": {"sentinels": [f"s1:{PASSWORD}"], "service": "members"},
-    "cluster and sentinels": {"cluster": "true", "sentinels": ["redis://s"], "service": "m"},
-    "prefix that selects a slot": {"cluster": "true", "prefix": "{idv}:"},
-    "empty pool": {"pool_size": "0"},
-}
-
-
-@pytest.mark.parametrize("options", list(BAD_OPTIONS.values()), ids=list(BAD_OPTIONS))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"url": f"http://:{PASSWORD}@h"},
+        {"sentinels": ["redis://s1:26379"]},
+        {"service": "members"},
+        {"sentinels": [f"s1:{PASSWORD}"], "service": "members"},
+        {"cluster": "true", "sentinels": ["redis://s"], "service": "m"},
+        {"cluster": "true", "prefix": "{idv}:"},
+        {"pool_size": "0"},
+    ],
+    ids=str,
+)
 def test_invalid_options_are_rejected_without_the_password(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:

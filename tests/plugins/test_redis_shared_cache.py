@@ -25,7 +25,6 @@ from support.processes.process import Invoke, eventually
 from support.processes.service import CONFIG, USERS, Client, serving
 from tornado_idv import ByCard, ByNickname, Purge, Query, SharedAnswer, SharedResult, StartError
 from tornado_idv.interfaces.backend import BreakerOptions
-from tornado_idv.service.service import Service
 
 pytestmark = pytest.mark.slow
 
@@ -223,7 +222,8 @@ def test_a_shared_cache_and_its_failure_are_shown_to_the_operator(
         assert shown["problem"] == "a purge cannot be delivered"
         assert "cannot be reached" in shown["last_error"]
         assert shown["latency_ms"]["p50"] is None
-        (tmp_path / "used.yaml").write_text(text.replace("admin: {port: 0}", admin_of(service)))
+        admin = f"admin: {{port: {str(service.admin_url).rpartition(':')[2]}}}"
+        (tmp_path / "used.yaml").write_text(text.replace("admin: {port: 0}", admin))
         done = invoke("cache", "purge", "--all", "--config", tmp_path / "used.yaml")
         assert (done.exit_code, done.stdout) == (3, "")
         assert "Purged here, but the shared cache has not received the purge" in done.stderr
@@ -233,8 +233,3 @@ def test_a_shared_cache_and_its_failure_are_shown_to_the_operator(
         server.start()
         eventually(lambda: scrape(service)("idv_shared_cache_purges_pending") == 0)
         assert scrape(service)("idv_shared_cache_purges_total", result="ok") == 2
-
-
-def admin_of(service: Service) -> str:
-    assert service.admin_url is not None
-    return f"admin: {{port: {service.admin_url.rpartition(':')[2]}}}"
