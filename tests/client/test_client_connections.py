@@ -59,7 +59,6 @@ def response(*fields: str, body: bytes = BODY) -> bytes:
         response(JSON, ECHO, LENGTH, "Transfer-Encoding: chunked", body=CHUNKED),
         response(JSON, ECHO, LENGTH, LENGTH),
         response(JSON, ECHO, f"Content-Length: +{len(BODY)}"),
-        Said(response(JSON, ECHO, f"Content-Length: {len(BODY) + 1}"), "close"),
         response(JSON, ECHO, f"Content-Length: {len(BODY) - 1}"),
         response("Content-Type: text/html", JSON, ECHO, LENGTH),
         response(ECHO, LENGTH),

@@ -8,24 +8,17 @@ from typing import Any
 
 import pytest
 
-from support.databases.upstream_backends import upstream
+from support.databases.upstream_backends import ALICE, PLAIN, RECORD, upstream
 from support.fakes.outcomes import outcome
 from support.http.scripted_server import Said, Scripted, http
-from tornado_idv import BackendResult, ByCard, LookupFailed, Step, User
+from tornado_idv import BackendResult, ByCard, LookupFailed, Step
 from tornado_idv.interfaces.backend import AnyBackend
 
 OPTIONS: dict[str, Any] = {
     "by_card": {"url": "/cards/{card_number}", "then": {"url": "/users/{id}"}},
-    "response": {
-        "id": "to_string(owner)",
-        "plan": "plan",
-        "card_number": "card",
-        "nickname": "login",
-        "not_known_when": "error == 'unknown'",
-    },
+    "response": {**PLAIN, "id": "to_string(owner)", "not_known_when": "error == 'unknown'"},
 }
 QUERY = ByCard("0012")
-ALICE = User("Free", "0012", "alice")
 
 
 def json_of(record: object, status: int = 200, *headers: str) -> bytes:
@@ -33,7 +26,7 @@ def json_of(record: object, status: int = 200, *headers: str) -> bytes:
 
 
 CARD = json_of({"owner": 7})
-USER = json_of({"plan": "Free", "card": "0012", "login": "alice"})
+USER = json_of(RECORD)
 BOB = json_of({"plan": "a", "card": "9", "login": "bob"})
 UNKNOWN = json_of({"error": "unknown"}, 404)
 
@@ -125,10 +118,7 @@ async def test_steps_of_both_requests_are_explained() -> None:
 async def test_user_is_cached_as_long_as_both_responses_allow(
     first: tuple[str, ...], second: tuple[str, ...], ttl: float | None, *, storable: bool
 ) -> None:
-    answers = [
-        json_of({"owner": 7}, 200, *first),
-        json_of({"plan": "Free", "card": "0012", "login": "alice"}, 200, *second),
-    ]
+    answers = json_of({"owner": 7}, 200, *first), json_of(RECORD, 200, *second)
     async with behind(*answers) as (_, backend):
         assert await backend.find(QUERY) == BackendResult(ALICE, ttl=ttl, storable=storable)
 
