@@ -14,10 +14,8 @@ from tornado_idv.kit.testing import make_backend
 
 RUN, NEXT_RUN, ANOTHER = "a" * 40, "b" * 40, "c" * 40
 NONE, PROMOTED = "0" * 40, "d" * 40
-OLDER, MISSING = (
-    "the key ready is older than the last restart or failover",
-    "the key ready is missing",
-)
+OLDER = "the key ready is older than the last restart or failover"
+MISSING = "the key ready is missing"
 
 
 def info(run: str = RUN, promoted_from: str = NONE, **changed: str) -> dict[str, str]:

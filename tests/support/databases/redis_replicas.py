@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import MappingProxyType
 from typing import Any
 
 from idv_redis.options import RedisCacheOptions
@@ -52,11 +51,9 @@ class Replica:
 
 
 @asynccontextmanager
-async def replicas(
-    server: RedisServer, shared: Mapping[str, Any] = MappingProxyType({}), **options: Any
-) -> AsyncIterator[tuple[Replica, Replica]]:
-    """Run two replicas, both with the ``shared`` options, and the second with others, too."""
-    both = Replica(server, **shared), Replica(server, **shared, **options)
+async def replicas(server: RedisServer, **options: Any) -> AsyncIterator[tuple[Replica, Replica]]:
+    """Run two replicas, the second with these options."""
+    both = Replica(server), Replica(server, **options)
     for each in both:
         await each.cache.open()
     try:
