@@ -78,10 +78,14 @@ async def test_an_entry_that_has_expired_is_not_kept(server: RedisServer) -> Non
         assert await first.cache._client.execute("EXISTS", first.cache._key("", QUERY)) == 0
 
 
-@pytest.mark.parametrize("named", [QUERY, ByCard(ALICE.card_number)], ids=["nickname", "card"])
+@pytest.mark.parametrize(
+    "purge",
+    [Purge(queries=(QUERY,)), Purge(queries=(ByCard(ALICE.card_number),)), Purge(("crm",))],
+    ids=["nickname", "card", "backend"],
+)
 @pytest.mark.parametrize("stored", [QUERY, ByCard(ALICE.card_number)], ids=["nickname", "card"])
-async def test_a_purge_of_a_user_leaves_the_shared_answers_of_others(
-    server: RedisServer, named: Query, stored: Query
+async def test_a_purge_of_a_user_or_backend_leaves_the_shared_answers_of_others(
+    server: RedisServer, purge: Purge, stored: Query
 ) -> None:
     """Also for a replica that starts later, and of the user it leaves none."""
     async with replicas(server) as (first, second):
@@ -93,7 +97,6 @@ async def test_a_purge_of_a_user_leaves_the_shared_answers_of_others(
             found = [await each.find_shared(stored) for each in (first, second, third)]
             assert found == ["Free", "Free", "Free"]
             assert counts([first.backend, second.backend, third.backend]) == [1, 0, 0]
-        purge = Purge(queries=(named,))
         first.directory.purge(purge)
         await second.wait_for(purge)
         second.backend.source.answer = None
