@@ -28,11 +28,14 @@ WHOLE = [
     found(),
     found(nickname="@bob"),
     UNAVAILABLE,
+    UNAVAILABLE.replace(b"After: 1", b"After: 0"),
     error(429, "rate_limited", "Retry-After: 0"),
     error(404, "no_such_route"),
     error(401, "token_invalid_or_expired"),
+    error(500, "internal"),
     http(404, b"<html>Not found</html>", ECHO, kind="text/html"),
     http(404, b'{"detail":"Not Found"}'),
+    http(302, b"", "Location: /"),
     b"",
 ]
 THEN: list[Then] = ["keep", "keep", "keep", "close", "reset", "drip"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -13,10 +14,33 @@ from support.databases.redis_replicas import SECRET, replicas
 from support.databases.redis_server import RedisServer, running_server
 from support.fakes.directories import ALICE, QUERY, counts
 from support.http.http_server import until
-from tornado_idv import ByCard, ByNickname, Purge
+from tornado_idv import ByCard, ByNickname, Purge, Query, User
 
 pytestmark = pytest.mark.slow
 BOB = ByNickname("bob")
+
+
+async def test_no_answer_is_wrong_after_random_purges(server: RedisServer) -> None:
+    """Whichever replica looks up, changes and purges; each response is compared with the truth."""
+    random = Random(7)
+    users = [User("0", str(number), f"user{number}") for number in range(4)]
+    async with replicas(server) as both:
+        for step in range(300):
+            number = random.randrange(len(users))
+            user = users[number]
+            query: Query = random.choice([ByNickname(user.nickname), ByCard(user.card_number)])
+            if random.random() < 0.3:
+                users[number] = user = User(str(step), user.card_number, user.nickname)
+                purge = random.choice([Purge((), (query,)), Purge(("crm",)), Purge()])
+                replica = random.choice(both)
+                replica.backend.source.answer = user
+                replica.directory.purge(purge)
+                assert await replica.tier.wait_until_purged()
+            replica = random.choice(both)
+            replica.backend.source.answer = user
+            assert await replica.find_shared(query) == user.plan
+        hits = sum(each.tier.counted.results["hit"] for each in both)
+    assert hits > 50
 
 
 async def test_a_purge_of_which_no_message_came_is_noticed(server: RedisServer) -> None:
