@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import trustme
@@ -141,57 +141,40 @@ VERSIONS = pytest.mark.parametrize(
 )
 
 
-class Demanding:
-    """A server in a thread that requires a client certificate, and sends TLS alerts.
-
-    That of asyncio only closes the connection.
-    """
-
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self._context = context
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self._thread = threading.Thread(target=self._work)
-        self.port: int = self._socket.getsockname()[1]
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join(5)
-        self._socket.close()
-
-    def _work(self) -> None:
-        with suppress(OSError):
-            while True:
-                plain, _ = self._socket.accept()
-                self._serve(plain)
-
-    def _serve(self, plain: socket.socket) -> None:
-        wrap = self._context.wrap_socket
-        with wrap(plain, server_side=True, do_handshake_on_connect=False) as connection:
-            with suppress(ssl.SSLError):
-                connection.do_handshake()
-                connection.recv(10_000)
-                connection.sendall(GOOD)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(10_000):
-                pass
+def serve_with_alerts(listener: socket.socket, context: ssl.SSLContext) -> None:
+    """Send TLS alerts, where a server of asyncio only closes the connection."""
+    wrap = context.wrap_socket
+    with suppress(OSError):
+        while True:
+            plain, _ = listener.accept()
+            with wrap(plain, server_side=True, do_handshake_on_connect=False) as connection:
+                with suppress(ssl.SSLError):
+                    connection.do_handshake()
+                    connection.recv(10_000)
+                    connection.sendall(GOOD)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(10_000):
+                    pass
 
 
 async def with_our(
     authority: trustme.CA, tls: TlsOptions, version: ssl.TLSVersion
 ) -> int | LookupFailed:
-    """What comes of request a server that demands a certificate."""
+    """What comes of a request to a server that demands a certificate."""
     context = server_side(authority, authority)
     context.minimum_version = context.maximum_version = version
-    with Demanding(context) as server:
-        async with opened(f"https://127.0.0.1:{server.port}", tls=tls) as made:
-            try:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve_with_alerts, args=(listener, context))
+        thread.start()
+        try:
+            url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+            async with opened(url, tls=tls) as made:
                 return (await ask(made)).status
-            except LookupFailed as failure:
-                return failure
+        except LookupFailed as failure:
+            return failure
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(5)
 
 
 @VERSIONS
