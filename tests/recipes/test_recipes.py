@@ -83,10 +83,6 @@ RECIPES = [
 BY_TITLE = {recipe.title: recipe for recipe in RECIPES}
 
 
-def title(recipe: Recipe) -> str:
-    return recipe.title.replace(" ", "-")
-
-
 @pytest.fixture(scope="session")
 def address_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Serve], str]]:
     """The address of a server, which is started when it is first needed."""
@@ -137,7 +133,7 @@ def test_every_recipe_of_the_page_is_tested() -> None:
     assert list(SECTIONS) == [recipe.title for recipe in RECIPES]
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=title)
+@pytest.mark.parametrize("recipe", RECIPES, ids=list(BY_TITLE))
 def test_recipe_finds_its_users_and_no_other(
     address_of: Callable[[Serve], str], tmp_path: Path, recipe: Recipe
 ) -> None:
@@ -161,7 +157,7 @@ def test_recipe_finds_its_users_and_no_other(
     assert other_case.status == (200 if recipe.folds else 404)
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=title)
+@pytest.mark.parametrize("recipe", RECIPES, ids=list(BY_TITLE))
 def test_rejected_secret_or_wrong_path_is_never_not_found(
     address_of: Callable[[Serve], str], tmp_path: Path, recipe: Recipe
 ) -> None:
