@@ -51,7 +51,6 @@ async def find_many(
 
 
 def kinds(results: list[Result]) -> list[type[ClientError] | str]:
-    """Return what each result says: an error, a user or that there is none."""
     return [
         type(each.error) if each.error else "found" if each.user else "gone" for each in results
     ]

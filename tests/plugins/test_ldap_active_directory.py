@@ -38,7 +38,6 @@ from idv_ldap.backend import LdapBackend  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-NO_PLACE = f"ldap://127.0.0.1:{free_port()}"
 DEEP = f"OU=night shift,OU=warehouse,{STAFF}"
 ENTRIES = [
     unit(f"OU=warehouse,{STAFF}"),
@@ -86,7 +85,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ActiveDirect
 
 
 def recipe(directory: ActiveDirectory) -> dict[str, Any]:
-    """Return the example of the README, for this server."""
     text = Path(idv_ldap.__file__).with_name("README.md").read_text(encoding="utf-8")
     _, example = re.findall(r"^```yaml\n(identifiers:.*?)^```", text, re.DOTALL | re.MULTILINE)
     config = yaml_loader.read(example.encode(), "README.md")
@@ -146,7 +144,7 @@ def test_refused_password_is_tried_once_by_all_processes_and_servers(
     password, path = tmp_path / "password", tmp_path / "config.yaml"
     password.write_text("wrong password")
     backend: dict[str, Any] = recipe(directory) | {
-        "uris": [NO_PLACE, f"{directory.uri}:3269", directory.uri]
+        "uris": [f"ldap://127.0.0.1:{free_port()}", f"{directory.uri}:3269", directory.uri]
     }
     del backend["canary"]
     backend["bind"]["password"] = f"${{file:{password}}}"

@@ -1,8 +1,9 @@
-"""Connections of the LDAP backend, with a library that is faked."""
+"""Connections and searches of the LDAP backend, with a library that is faked."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from idv_ldap.errors import ldap  # noqa: E402
 from idv_ldap.options import LdapOptions  # noqa: E402
 from idv_ldap.pool import ConnectionPool  # noqa: E402
 from idv_ldap.refusals import Refused  # noqa: E402
+from idv_ldap.search import Search  # noqa: E402
 
 FIRST, SECOND = "ldap://127.0.0.1:1", "ldap://127.0.0.1:2"
 GIVEN = {**OPTIONS, "name": "staff", "kind": "ldap", "uris": [FIRST, SECOND]}
@@ -40,7 +42,6 @@ class Handle:
         self.is_closed = False
         self._sockets = socket.socketpair()
         self.sent = 0
-        """The number of the last search."""
 
     def fileno(self) -> int:
         return self._sockets[0].fileno()
@@ -62,7 +63,6 @@ class Handle:
         return ldap.RES_SEARCH_RESULT, found, number, []
 
     def wake(self) -> None:
-        """Let the event loop read the results."""
         self._sockets[1].send(b"x")
 
     def unbind_ext(self) -> None:
@@ -88,7 +88,6 @@ def connected(**changed: object) -> Iterator[tuple[BoundConnection, Handle]]:
 
 
 async def begin(connection: BoundConnection) -> asyncio.Task[Any]:
-    """Send a search, which waits for its result."""
     task = asyncio.create_task(find(connection))
     await asyncio.sleep(0)
     return task
@@ -162,8 +161,6 @@ async def test_references_are_no_entries(references: str, found: Any, expected: 
 
 
 class Servers:
-    """The servers by their URIs, each with the error that it responds with, if there is one."""
-
     def __init__(self) -> None:
         self.errors: dict[str, Exception] = {}
         self.being_loaded: set[str] = set()
@@ -195,8 +192,11 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     return servers
 
 
-async def test_outage_of_all_servers_and_its_end(servers: Servers) -> None:
+async def test_outage_of_all_servers_and_its_end(
+    servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
     """Lookups fail at once meanwhile, which says nothing of the next one."""
+    caplog.set_level(logging.INFO, "idv_ldap")
     servers.errors = {FIRST: ldap.BUSY(), SECOND: ldap.SERVER_DOWN()}
     backend = LdapBackend(LdapOptions.model_validate(GIVEN))
     backend.on_available(lambda _: servers.count_available())
@@ -213,6 +213,8 @@ async def test_outage_of_all_servers_and_its_end(servers: Servers) -> None:
     servers.errors.clear()
     await until(lambda: backend.problem is None)
     assert servers.times_available > 0
+    assert ["trying again every" in each for each in caplog.messages[:3]] == [True, True, False]
+    assert "connected to" in caplog.messages[2]
     await backend.close()
 
 
@@ -301,3 +303,73 @@ async def test_server_that_had_a_context_csn_and_has_none_is_not_used(servers: S
             )
         )
         await opened.close()
+
+
+# The evidence for "not found": what else the filter finds
+
+ANY = "(objectClass=*)"
+NOT_EMPTY = "(|(!(objectClass=organizationalUnit))(hasSubordinates=TRUE))"
+ALICE, BOB = {"uid": [b"alice"]}, {"uid": [b"bob"]}
+FINDS_NOTHING = r"the filter finds no entry for any value \(\(uid=\*\)\)"
+
+
+class Directory:
+    """A connection to entries, each by the filters that find it."""
+
+    def __init__(self, found: dict[str, dict[str, list[bytes]]]) -> None:
+        self.found = found
+        self.lost: Exception | None = None
+        self.searches = 0
+
+    async def search(self, filter_: str, _attributes: list[str]) -> list[dict[str, list[bytes]]]:
+        self.searches += 1
+        return [self.found[filter_]] if filter_ in self.found else []
+
+    async def first(
+        self, filter_: str, _attribute: str | None = None, scope: str = ""
+    ) -> dict[str, list[bytes]] | None:
+        assert (scope == "subtree") == (filter_ in {ANY, NOT_EMPTY})
+        return next(iter(await self.search(filter_, [])), None)
+
+    def lose(self, failure: Exception) -> None:
+        self.lost = failure
+
+
+FOUND: dict[str, tuple[dict[str, dict[str, list[bytes]]], str | None]] = {
+    "another entry": ({"(uid=*)": BOB, "(uid=bob)": BOB}, None),
+    "another entry, which may not be read": ({"(uid=*)": {}}, None),
+    "an empty tree": ({ANY: {}}, None),
+    "no entry that the filter finds": ({ANY: {}, NOT_EMPTY: {}}, FINDS_NOTHING),
+    "nothing that may be read": ({}, FINDS_NOTHING),
+    "an index that is not filled": ({"(uid=*)": BOB}, "the server's index lacks a stored uid"),
+}
+
+
+@pytest.mark.parametrize(("found", "failure"), FOUND.values(), ids=FOUND)
+async def test_not_found_needs_evidence(
+    found: dict[str, dict[str, list[bytes]]], failure: str | None
+) -> None:
+    directory, search = Directory(found), Search("(uid={nickname})", ["uid"])
+    if failure is None:
+        assert await search.find(directory, "alice") is None
+    else:
+        with pytest.raises(Broken, match=failure):
+            await search.find(directory, "alice")
+    assert (directory.lost is not None) == bool(failure and "index" in failure)
+
+
+async def test_evidence_is_of_a_second_and_a_tree_that_had_entries_is_not_empty() -> None:
+    directory = Directory({"(uid=alice)": ALICE, "(uid=bob)": BOB})
+    search = Search("(uid={nickname})", ["uid"])
+    assert await search.find(directory, "bob") == BOB
+    del directory.found["(uid=alice)"]
+    assert [await search.find(directory, "alice") for _ in range(2)] == [None, None]
+    assert directory.searches == 3  # none of them for evidence
+    clock = LoopClock()
+    clock.forward(1.0)
+    assert await search.find(directory, "alice") is None
+    assert directory.searches == 5
+    directory.found = {ANY: {}}
+    clock.forward(1.0)
+    with pytest.raises(Broken, match=FINDS_NOTHING):
+        await search.find(directory, "alice")

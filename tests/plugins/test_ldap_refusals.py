@@ -31,6 +31,7 @@ def refuse(refusals: Refusals, credentials: LdapOptions) -> None:
 
 
 def test_pause_grows_to_an_hour_and_is_of_these_credentials_alone() -> None:
+    """An attempt that remains undetermined leaves its length."""
     clock = Ticker()
     refusals = Refusals(clock)
     for minutes in (1, 10, 60, 60):
@@ -42,24 +43,13 @@ def test_pause_grows_to_an_hour_and_is_of_these_credentials_alone() -> None:
         refusals.check(options("another"))
         clock.now += 1
         refusals.check(options())
+        with pytest.raises(TimeoutError), refusals.attempt(options()):
+            raise TimeoutError
     with refusals.attempt(options()):
         pass
     refuse(refusals, options())
     clock.now += 60
     refusals.check(options())
-
-
-def test_attempt_that_remains_undetermined_leaves_the_length_of_the_pause() -> None:
-    clock = Ticker()
-    refusals = Refusals(clock)
-    refuse(refusals, options())
-    clock.now += 60
-    with pytest.raises(TimeoutError), refusals.attempt(options()):
-        raise TimeoutError
-    refuse(refusals, options())
-    clock.now += 599
-    with pytest.raises(Refused):
-        refusals.check(options())
 
 
 def test_refusal_of_one_process_pauses_the_others() -> None:
@@ -77,7 +67,6 @@ def test_refusal_of_one_process_pauses_the_others() -> None:
 
 @contextmanager
 def used_elsewhere(refusals: Refusals) -> Iterator[None]:
-    """Let another process use the credentials until it is killed."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -52,16 +52,12 @@ UNREACHED = "unavailable: the server cannot be reached, or closed the connection
 
 @pytest.fixture(autouse=True)
 def users(server: RedisServer) -> None:
-    """Each test begins with these users."""
     server.write(ALICE, BOB)
 
 
-def backend_of(server: RedisServer | str, **options: Any) -> RedisBackend:
-    """Return a backend for a server, or for a URL."""
+def backend_of(server: RedisServer | str, **options: Any) -> Any:
     url = server if isinstance(server, str) else server.url
-    backend = make_backend(RedisBackend, Path(), **{"url": url, **options})
-    assert isinstance(backend, RedisBackend)
-    return backend
+    return make_backend(RedisBackend, Path(), **{"url": url, **options})
 
 
 class TestConformance(BackendConformance):
@@ -95,18 +91,19 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
         backend_of(UNREACHABLE)
 
 
-BAD_OPTIONS: dict[str, dict[str, Any]] = {
-    "url": {"url": f"http://:{PASSWORD}@h"},
-    "sentinels without service": {"sentinels": ["redis://s1:26379"]},
-    "service without sentinels": {"service": "members"},
-    "sentinel": {"sentinels": [f"s1:{PASSWORD}"], "service": "members"},
-    "cluster and sentinels": {"cluster": "true", "sentinels": ["redis://s"], "service": "m"},
-    "prefix that selects a slot": {"cluster": "true", "prefix": "{idv}:"},
-    "empty pool": {"pool_size": "0"},
-}
-
-
-@pytest.mark.parametrize("options", list(BAD_OPTIONS.values()), ids=list(BAD_OPTIONS))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"url": f"http://:{PASSWORD}@h"},
+        {"sentinels": ["redis://s1:26379"]},
+        {"service": "members"},
+        {"sentinels": [f"s1:{PASSWORD}"], "service": "members"},
+        {"cluster": "true", "sentinels": ["redis://s"], "service": "m"},
+        {"cluster": "true", "prefix": "{idv}:"},
+        {"pool_size": "0"},
+    ],
+    ids=str,
+)
 def test_invalid_options_are_rejected_without_the_password(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -207,11 +204,6 @@ BROKEN: dict[str, tuple[tuple[str | bytes, ...], Query, str]] = {
         "a key has an unexpected type",
     ),
     "empty plan": (("HSET", "user:alice", "plan", ""), NICKNAME, "the hash of a user has no plan"),
-    "no card": (
-        ("HDEL", "user:alice", "card_number"),
-        NICKNAME,
-        "the hash of a user has no card_number",
-    ),
     "another user": (
         ("HSET", "user:alice", "nickname", "bob"),
         NICKNAME,
@@ -268,7 +260,7 @@ async def test_folded_nicknames_are_found_by_keys_in_lower_case(
     server.run("SET", "card:77", "CaroL")
     options = {"name": "tested", "kind": "tested", "url": server.url}
     parsed = RedisBackend.options_type.model_validate(options, context={"nickname_case": "fold"})
-    async with open_backends([RedisBackend(parsed)]) as (backend,):  # type: ignore[arg-type]
+    async with open_backends([RedisBackend(parsed)]) as (backend,):
         for query in (ByNickname("carol"), ByCard("77")):
             assert await backend.find(query) == User("Free", "77", "CaroL")
 
@@ -288,44 +280,17 @@ async def test_lookups_fail_while_the_server_restarts_and_recover(
     async with open_backends([backend_of(server, pool_size="3")]) as (backend,):
         assert [each.levelno for each in caplog.records] == [logging.ERROR]
         assert backend.problem is not None
-        for _ in range(2):
-            assert await outcome(backend) == UNREACHED
-            with pytest.raises(Unavailable) as caught:
-                await backend.find(ByCard("77"))
-            assert not caught.value.counts_against_breaker
-            server.start()
-            ended = await asyncio.gather(*(outcome(backend) for _ in range(8)))
-            assert {each[:29] for each in ended} == {"unavailable: the key ready is"}
-            server.write(ALICE)
-            ended = await asyncio.gather(*(outcome(backend) for _ in range(8)))
-            assert set(ended) == {"found"}
-            assert await outcome(backend, ByCard("77")) == "not found"
-            assert backend.problem is None
-            server.stop()
-
-
-@pytest.mark.parametrize("kind", ["any value", "run_id"])
-async def test_a_user_later_than_the_snapshot_is_unavailable_after_a_restart(kind: str) -> None:
-    with running_server() as server:
+        assert await outcome(backend) == UNREACHED
+        with pytest.raises(Unavailable) as caught:
+            await backend.find(ByCard("77"))
+        assert not caught.value.counts_against_breaker
+        server.start()
+        assert (await outcome(backend)).startswith("unavailable: the key ready is")
         server.write(ALICE)
-        value = server.run_id if kind == "run_id" else "1"
-        server.run("SET", "ready", value)
-        server.run("SAVE")
-        server.add(BOB)
-        async with open_backends([backend_of(server, pool_size="1")]) as (backend,):
-            assert await outcome(backend, ByNickname("bob")) == "found"
-            assert await outcome(backend, ByCard("77")) == "not found"
-            server.stop()
-            server.start()
-            server.wait_for(value.encode(), "GET", "ready")
-            assert await outcome(backend) == UNREACHED  # by the connection of before
-            for query in (ByNickname("bob"), ByCard(BOB.card_number)):
-                assert "is older than the last restart or failover" in await outcome(backend, query)
-            assert await outcome(backend) == "found"
-            server.add(BOB)
-            server.run("SET", "ready", server.run_id)
-            assert await outcome(backend, ByNickname("bob")) == "found"
-            assert await outcome(backend, ByCard("77")) == "not found"
+        ended = await asyncio.gather(*(outcome(backend) for _ in range(8)))
+        assert set(ended) == {"found"}
+        assert await outcome(backend, ByCard("77")) == "not found"
+        assert backend.problem is None
 
 
 @pytest.mark.parametrize(
@@ -346,42 +311,6 @@ async def test_server_that_may_lose_users_without_a_trace_is_warned_of(
         server.run("CONFIG", "SET", "appendonly", "no")
         text = "A restart may lose new users and keep the key ready. Then lookups of the lost users"
         assert (text in caplog.text) is warned_of
-
-
-LOST: dict[str, list[list[str]]] = {
-    "emptied": [["FLUSHALL"]],
-    "no right to read ready": [["ACL", "SETUSER", "default", "resetkeys", "~user:*", "~card:*"]],
-    "ready of another type": [["DEL", "ready"], ["SADD", "ready", "1"]],
-}
-
-
-@pytest.mark.parametrize("commands", list(LOST.values()), ids=list(LOST))
-async def test_users_who_cannot_be_seen_any_more_are_unavailable(
-    server: RedisServer, commands: list[list[str]]
-) -> None:
-    async with open_backends([backend_of(server)]) as (backend,):
-        assert await outcome(backend, ByCard("77")) == "not found"
-        for command in commands:
-            assert not server.run(*command).startswith(b"-")
-        try:
-            assert (await outcome(backend, ByCard("77"))).startswith(("unavailable", "broken"))
-        finally:
-            server.run("ACL", "SETUSER", "default", "allkeys")
-
-
-async def test_a_server_that_hangs_is_unavailable_and_recovers(server: RedisServer) -> None:
-    """Lookups that were cancelled leave no reply behind for others."""
-    async with open_backends([backend_of(server, timeout="200ms", pool_size="3")]) as (backend,):
-        assert await outcome(backend) == "found"
-        server.pause()
-        try:
-            ended = await asyncio.gather(*(outcome(backend) for _ in range(8)))
-            assert {each.partition(":")[0] for each in ended} <= {"timed out", "unavailable"}
-        finally:
-            server.resume()
-        queries: list[Query] = [ByNickname("bob"), ByCard(ALICE.card_number), ByCard("77")] * 8
-        found = await asyncio.gather(*map(backend.find, queries))
-        assert found == [BOB, ALICE, None] * 8
 
 
 async def test_the_primary_and_its_database_are_found_by_the_sentinels() -> None:

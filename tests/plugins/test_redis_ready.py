@@ -14,10 +14,8 @@ from tornado_idv.kit.testing import make_backend
 
 RUN, NEXT_RUN, ANOTHER = "a" * 40, "b" * 40, "c" * 40
 NONE, PROMOTED = "0" * 40, "d" * 40
-OLDER, MISSING = (
-    "the key ready is older than the last restart or failover",
-    "the key ready is missing",
-)
+OLDER = "the key ready is older than the last restart or failover"
+MISSING = "the key ready is missing"
 
 
 def info(run: str = RUN, promoted_from: str = NONE, **changed: str) -> dict[str, str]:
@@ -104,7 +102,6 @@ async def test_lookup_without_a_result_is_confirmed(
             assert commands[1] == ("HGETALL", "user:alice")
             return [*replies, server, {}, {}]
 
-    backend = make_backend(RedisBackend, Path(), url="redis://h")
-    assert isinstance(backend, RedisBackend)
-    backend._client = Scripted()  # type: ignore[assignment]
+    backend: Any = make_backend(RedisBackend, Path(), url="redis://h")
+    backend._client = Scripted()
     assert (await outcome(backend)).startswith(expected)

@@ -6,22 +6,15 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from idv_redis import client as client_module
-from idv_redis.backend import RedisBackend
 from idv_redis.client import Client
 from idv_redis.options import RedisServer
-from support.databases.redis_partitions import SERVICE, running_group
-from support.databases.redis_server import ALICE
-from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from tornado_idv import Unavailable
-from tornado_idv.kit.testing import make_backend
-from tornado_idv.registry import open_backends
 
 Said = tuple[int, str] | None
 """The epoch and the address that a Sentinel responds, ``None`` if it cannot be reached."""
@@ -88,7 +81,6 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
 
 @asynccontextmanager
 async def following(played: Played, *said: Said, url: str = "redis://h") -> AsyncIterator[Client]:
-    """Yield a client that has run a command."""
     played.said = [*said]
     played.gate.set()
     options = {"url": url, "sentinels": ["redis://s/0", "redis://s/1"], "service": "members"}
@@ -172,28 +164,3 @@ async def test_url_gives_all_but_the_address(
 ) -> None:
     async with following(played, (1, host), None, url=url):
         assert played.connected == [connected]
-
-
-@pytest.mark.slow
-async def test_no_lookup_fails_by_a_failover_on_request_but_those_under_way() -> None:
-    """The primary of before responds until it is a replica, which is later."""
-    async with running_group() as group:
-        for each in group.sentinels:
-            each.server.run("SENTINEL", "DEBUG", "info-period", "10000")
-        await asyncio.to_thread(group.primary.server.write, ALICE)
-        await asyncio.to_thread(group.synchronise)
-        servers = {"url": "redis://members/0", "sentinels": group.urls, "service": SERVICE}
-        backend = make_backend(RedisBackend, Path(), **servers, timeout="5s")
-        promoted = [(f"127.0.0.1:{group.replica.relay.port}", "primary")]
-        async with open_backends([backend]), asyncio.timeout(60):
-            failing_over = asyncio.create_task(asyncio.to_thread(group.fail_over))
-            ended = []
-            while backend.servers != promoted:
-                ended += await asyncio.gather(*(outcome(backend) for _ in range(4)))
-            ended += [await outcome(backend) for _ in range(100)]
-            await failing_over
-    assert {each for each in ended if each != "found"} <= {
-        "unavailable: another server has become the primary",
-        "unavailable: the server cannot be reached, or closed the connection",
-    }
-    assert ended.count("found") > len(ended) - 16

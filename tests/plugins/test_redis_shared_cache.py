@@ -17,7 +17,6 @@ import idv_redis
 from idv_redis.options import RedisCacheOptions
 from idv_redis.shared_cache import RedisSharedCache, Sealer
 from support.databases.redis_replicas import SECRET, replicas
-from support.databases.redis_server import ALICE as MEMBER
 from support.databases.redis_server import PASSWORD, RedisServer
 from support.fakes.directories import ALICE, QUERY, counts
 from support.http.metrics import scrape
@@ -26,7 +25,6 @@ from support.processes.process import Invoke, eventually
 from support.processes.service import CONFIG, USERS, Client, serving
 from tornado_idv import ByCard, ByNickname, Purge, Query, SharedAnswer, SharedResult, StartError
 from tornado_idv.interfaces.backend import BreakerOptions
-from tornado_idv.service.service import Service
 
 pytestmark = pytest.mark.slow
 
@@ -80,10 +78,14 @@ async def test_an_entry_that_has_expired_is_not_kept(server: RedisServer) -> Non
         assert await first.cache._client.execute("EXISTS", first.cache._key("", QUERY)) == 0
 
 
-@pytest.mark.parametrize("named", [QUERY, ByCard(ALICE.card_number)], ids=["nickname", "card"])
+@pytest.mark.parametrize(
+    "purge",
+    [Purge(queries=(QUERY,)), Purge(queries=(ByCard(ALICE.card_number),)), Purge(("crm",))],
+    ids=["nickname", "card", "backend"],
+)
 @pytest.mark.parametrize("stored", [QUERY, ByCard(ALICE.card_number)], ids=["nickname", "card"])
-async def test_a_purge_of_a_user_leaves_the_shared_answers_of_others(
-    server: RedisServer, named: Query, stored: Query
+async def test_a_purge_of_a_user_or_backend_leaves_the_shared_answers_of_others(
+    server: RedisServer, purge: Purge, stored: Query
 ) -> None:
     """Also for a replica that starts later, and of the user it leaves none."""
     async with replicas(server) as (first, second):
@@ -95,7 +97,6 @@ async def test_a_purge_of_a_user_leaves_the_shared_answers_of_others(
             found = [await each.find_shared(stored) for each in (first, second, third)]
             assert found == ["Free", "Free", "Free"]
             assert counts([first.backend, second.backend, third.backend]) == [1, 0, 0]
-        purge = Purge(queries=(named,))
         first.directory.purge(purge)
         await second.wait_for(purge)
         second.backend.source.answer = None
@@ -190,48 +191,7 @@ def test_invalid_options_are_rejected_without_secrets(options: dict[str, Any]) -
     assert "canary" not in str(caught.value)
 
 
-def config(server: RedisServer, *, kind: str = "redis") -> str:
-    """Two of them are two replicas: everything that matters is equal."""
-    return (
-        f"shared_cache: {{kind: {kind}, url: '{server.url}', secret: {SECRET}, timeout: 1s}}\n"
-        + CONFIG.partition("backends:")[0]
-        + "admin: {port: 0}\n"
-        + f"backends:\n  - {{name: members, kind: redis, url: '{server.url}'}}\n"
-    )
-
-
-def test_services_share_answers_and_a_purge_at_one_is_for_all(
-    server: RedisServer, tmp_path: Path
-) -> None:
-    folders = [tmp_path / "a", tmp_path / "b"]
-    for folder in folders:
-        folder.mkdir()
-    server.write(MEMBER)
-    with (
-        serving(config(server), folders[0]) as first,
-        serving(config(server), folders[1]) as second,
-    ):
-        clients = [Client(each.port) for each in (first, second)]
-        deadline = time.monotonic() + 5
-        while clients[0].by_input("@alice").status != 200:
-            assert time.monotonic() < deadline
-        eventually(lambda: scrape(first)("idv_shared_cache_stores_total", result="ok") > 0)
-        server.run("DEL", "user:alice", "card:4000123412341234")
-        assert clients[1].by_input("@alice").status == 200
-        assert ask_admin(first, "/cache/purge", {"all": True}).status == 200
-        while clients[1].by_input("@alice").status != 404:
-            assert time.monotonic() < deadline
-        assert clients[0].by_input("@alice").status == 404
-        purging, other = scrape(first), scrape(second)
-    assert other("idv_cache_lookups_total", result="shared") >= 1
-    assert other("idv_shared_cache_lookups_total", result="hit") >= 1
-    assert purging("idv_shared_cache_lookups_total", result="miss") >= 1
-    assert purging("idv_shared_cache_stores_total", result="ok") >= 1
-    assert purging("idv_shared_cache_purges_total", result="ok") == 1
-    assert other("idv_shared_cache_purges_total", result="ok") == 0
-
-
-def test_a_shared_cache_that_fails_is_shown_to_the_operator(
+def test_a_shared_cache_and_its_failure_are_shown_to_the_operator(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
 ) -> None:
     monkeypatch.setattr("tornado_idv.features.shared_cache.tier._PURGE_PAUSE", 0.05)
@@ -239,10 +199,18 @@ def test_a_shared_cache_that_fails_is_shown_to_the_operator(
     # No lookup is a probe, however long the test takes.
     stays_open = BreakerOptions(open_for=60.0, open_max=60.0)
     monkeypatch.setattr("tornado_idv.features.shared_cache.tier._BREAKER", stays_open)
-    text = config(server).partition("backends:")[0] + f"backends:\n{USERS}"
+    options = f"{{kind: redis, url: '{server.url}', secret: {SECRET}, timeout: 1s}}"
+    text = f"shared_cache: {options}\nadmin: {{port: 0}}\n{CONFIG}{USERS}"
     with serving(text, tmp_path) as service:
-        server.stop()
+        assert Client(service.port).by_input("@user8").status == 404
+        eventually(lambda: scrape(service)("idv_shared_cache_stores_total", result="ok") == 1)
+        assert scrape(service)("idv_shared_cache_lookups_total", result="miss") == 1
+    with serving(text, tmp_path) as service:
         client = Client(service.port)
+        assert client.by_input("@user8").status == 404
+        assert scrape(service)("idv_cache_lookups_total", result="shared") == 1
+        assert scrape(service)("idv_shared_cache_lookups_total", result="hit") == 1
+        server.stop()
         assert {client.by_input(f"@user{number}").status for number in range(7)} == {404}
         value = scrape(service)
         assert value("idv_shared_cache_lookups_total", result="failed") == 5
@@ -257,7 +225,8 @@ def test_a_shared_cache_that_fails_is_shown_to_the_operator(
         assert shown["problem"] == "a purge cannot be delivered"
         assert "cannot be reached" in shown["last_error"]
         assert shown["latency_ms"]["p50"] is None
-        (tmp_path / "used.yaml").write_text(text.replace("admin: {port: 0}", admin_of(service)))
+        admin = f"admin: {{port: {str(service.admin_url).rpartition(':')[2]}}}"
+        (tmp_path / "used.yaml").write_text(text.replace("admin: {port: 0}", admin))
         done = invoke("cache", "purge", "--all", "--config", tmp_path / "used.yaml")
         assert (done.exit_code, done.stdout) == (3, "")
         assert "Purged here, but the shared cache has not received the purge" in done.stderr
@@ -267,9 +236,3 @@ def test_a_shared_cache_that_fails_is_shown_to_the_operator(
         server.start()
         eventually(lambda: scrape(service)("idv_shared_cache_purges_pending") == 0)
         assert scrape(service)("idv_shared_cache_purges_total", result="ok") == 2
-
-
-def admin_of(service: Service) -> str:
-    """The section of the configuration by which commands find the service."""
-    assert service.admin_url is not None
-    return f"admin: {{port: {service.admin_url.rpartition(':')[2]}}}"

@@ -1,4 +1,4 @@
-"""An upstream that responds as it should: another instance of this service."""
+"""Another instance of this service as an upstream, and responses that answer no lookup."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from idv_upstream.backend import UpstreamBackend
 from support.databases.upstream_backends import PLAIN, upstream
 from support.databases.upstream_backends import RECORD as PLAIN_RECORD
 from support.http.live_directory import live_directory, record
-from support.http.scripted_server import OWN_ID, header, http, serving
+from support.http.scripted_server import OWN_ID, REQUEST_ID, header, http, serving
 from support.processes.loggers import log_everything
 from support.processes.ports import free_port
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
@@ -26,8 +26,8 @@ from tornado_idv.registry import open_backends
 
 TOKEN = "idv_shop_Zm9v+/=="
 ECHO = f"X-IDV-Request-ID: {OWN_ID.decode()}"
-NOT_FOUND = http(404, b'{"status": "error", "code": "not_found"}', ECHO)
-FOUND = http(200, json.dumps(record(ALICE)).encode(), ECHO)
+ABSENT = b'{"status": "error", "code": "not_found"}'
+NOT_FOUND = http(404, ABSENT, ECHO)
 ALICE_WITH_URL = replace(ALICE, profile_url=record(ALICE)["profile_url"])
 
 
@@ -93,38 +93,23 @@ async def test_request_to_another_instance_has_no_other_headers(
     ]
 
 
-async def test_upstream_may_start_after_this_service() -> None:
-    """Opening sends no request, and the first lookup after it started finds it."""
-    port = free_port()
-    async with open_backends([upstream_at(f"http://127.0.0.1:{port}")]) as (backend,):
-        with pytest.raises(Unavailable, match="connection failed"):
-            await backend.find(ByNickname("alice"))
-        async with serving(FOUND, port=port):
-            assert await backend.find(ByNickname("alice")) is not None
-            await backend.close()  # the server waits for its connections
-
-
 CANARY = {"nickname": "@alice", "max_age": "5s"}
 
 
-async def test_canary_is_looked_up_past_caches() -> None:
+@pytest.mark.parametrize("own", [None, "max-age=60"])
+async def test_canary_is_looked_up_past_caches(own: str | None) -> None:
     """Those on the way, and that of another instance; other users are not."""
-    async with upstream(FOUND, canary=CANARY) as (server, backend):
-        assert await backend.find_canary(ByNickname("alice")) == ALICE_WITH_URL
-        assert await backend.find(ByNickname("alice")) == ALICE_WITH_URL
+    request = {"url": "/{nickname}", "headers": {"cache-control": own}}
+    options = {"by_nickname": request, "response": PLAIN} if own else {}
+    found = http(200, json.dumps(record(ALICE) | PLAIN_RECORD).encode(), ECHO)
+    async with upstream(found, canary=CANARY, **options) as (server, backend):
+        await backend.find_canary(ByNickname("alice"))
+        await backend.find(ByNickname("alice"))
     sent = [
         [header(each, name) for name in ("Cache-Control", "X-IDV-Past-Cache")]
         for each in server.requests
     ]
-    assert sent == [["no-cache", "1"], [None, None]]
-
-
-async def test_own_cache_control_of_a_request_gives_way_for_the_canary() -> None:
-    request = {"url": "/{nickname}", "headers": {"cache-control": "max-age=60"}}
-    options = {"by_nickname": request, "response": PLAIN, "canary": CANARY}
-    async with upstream(http(200, json.dumps(PLAIN_RECORD).encode()), **options) as (server, each):
-        await each.find_canary(ByNickname("alice"))
-    assert header(server.requests[0], "Cache-Control") == "no-cache"
+    assert sent == [["no-cache", "1"], [own, None]]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +132,6 @@ async def test_response_of_a_cache_is_evidence_while_it_is_young(
 
 MAGPIE = User("magpie-plan", "40009998887776", "magpie-nick")
 RECORD = record(MAGPIE)
-ABSENT = {"status": "error", "code": "not_found", "message": "User not found"}
 HTML = b"<!doctype html><title>magpie-nick</title>"
 
 
@@ -155,19 +139,14 @@ def found(**members: Any) -> bytes:
     return http(200, json.dumps(RECORD | members).encode())
 
 
-def without(member: str) -> bytes:
-    return http(200, json.dumps({k: v for k, v in RECORD.items() if k != member}).encode())
-
-
 BAD_ANSWERS = {
     "HTML 200": (http(200, HTML, kind="text/html"), Broken, "not application/json"),
     "no_such_route 404": (
-        http(404, json.dumps(ABSENT | {"code": "no_such_route"}).encode()),
+        http(404, ABSENT.replace(b"not_found", b"no_such_route")),
         Broken,
         "not_known_when is false for",
     ),
-    "not_found 200": (http(200, json.dumps(ABSENT).encode()), Broken, "not a record"),
-    "101": (http(101, b"", "Upgrade: tls", "Connection: upgrade"), Broken, "status 101"),
+    "not_found 200": (http(200, ABSENT), Broken, "not a record"),
     "204": (b"HTTP/1.1 204 Canary\r\n\r\n", Broken, "unexpected status 204"),
     "302": (http(302, b"", "Location: /magpie"), Broken, "status 302); redirects"),
     "another user": (
@@ -176,8 +155,7 @@ BAD_ANSWERS = {
         "response is for a user other than requested",
     ),
     "nickname without @": (found(nickname="magpie-nick"), Broken, "wrong record: nickname"),
-    "no profile_url": (without("profile_url"), Broken, "wrong record: profile_url"),
-    "no status": (without("status"), Broken, "not a record"),
+    "no profile_url": (found(profile_url=None), Broken, "wrong record: profile_url"),
     "illegal cookie": (http(503, b"", "Set-Cookie: magpie,x=1"), Unavailable, "status 503"),
 }
 
@@ -186,10 +164,7 @@ BAD_ANSWERS = {
 async def test_wrong_response_is_reported_with_its_cause_and_without_its_content(
     answer: bytes, kind: type[LookupFailed], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """503 may be temporary, so the request is repeated once.
-
-    No log record of any library at any level has a part of the query or the response.
-    """
+    """No log record of any library at any level has a part of the query or the response."""
     log_everything(caplog)
     auth = {"kind": "bearer", "token": "magpie-token+/="}
     for query in (ByNickname(MAGPIE.nickname), ByCard(MAGPIE.card_number)):
@@ -201,3 +176,76 @@ async def test_wrong_response_is_reported_with_its_cause_and_without_its_content
         for private in ("magpie", MAGPIE.card_number):
             assert private not in reported + caplog.text
         assert len(server.requests) == (2 if "status 503" in caught.value.reason else 1)
+
+
+# A second response to an earlier request, on a connection that is kept, answers no lookup
+
+LATE = "X-IDV-Request-ID: earlier"
+MAPPED: dict[str, Any] = {"by_nickname": {"url": "/?q={nickname}"}, "response": PLAIN}
+UNCHECKED: dict[str, Any] = {
+    **MAPPED,
+    "response": {"plan": "plan", "card_number": "card", "check_echo": False},
+}
+TWO_STEPS: dict[str, Any] = {
+    "by_nickname": {"url": "/ids?q={nickname}", "then": {"url": "/?q={id}"}},
+    "response": {**PLAIN, "id": "card"},
+}
+
+
+def response(nickname: str, *headers: str) -> bytes:
+    """A response with a user, to a request of another instance or of ``MAPPED``."""
+    user = {"status": "ok", "plan": nickname, "card_number": "40", "nickname": f"@{nickname}"}
+    user |= {"card": "40", "login": nickname, "profile_url": f"https://x.example/m/{nickname}"}
+    return http(200, json.dumps(user).encode(), *headers)
+
+
+async def plan_of(backend: Any, nickname: str) -> str | None:
+    found = await backend.find(ByNickname(nickname))
+    assert isinstance(found, User | None)
+    return found.plan if found else None
+
+
+@pytest.mark.parametrize("options", [{}, MAPPED, UNCHECKED, TWO_STEPS], ids=str)
+@pytest.mark.parametrize(
+    "stray",
+    [
+        response("alice", "X-IDV-Request-ID: earlier"),
+        http(404, ABSENT, "X-IDV-Request-ID: earlier"),
+    ],
+    ids=["200", "404"],
+)
+async def test_second_response_does_not_answer_the_next_lookup(
+    options: dict[str, Any], stray: bytes
+) -> None:
+    async with upstream(response("alice", ECHO), **options) as (server, backend):
+        assert await plan_of(backend, "alice") == "alice"
+        server.say(stray, response("bob", ECHO))
+        assert await plan_of(backend, "bob") == "bob"
+    ids = {header(each, "X-IDV-Request-ID") for each in server.requests} - {None}
+    assert len(ids) == (len(server.requests) if options == {} else 0)
+
+
+@pytest.mark.parametrize(
+    ("echoes", "more", "requests"),
+    [
+        (0, {}, 2),
+        (1, {"echo_header": "X-Request-ID"}, 1),
+        (1, {"echo_header": "X-Other"}, 2),
+        (2, {"echo_header": "X-Request-ID"}, 2),
+        (0, {"confirm_not_found": False}, 1),
+    ],
+)
+async def test_requests_for_a_user_who_does_not_exist(
+    echoes: int, more: dict[str, Any], requests: int
+) -> None:
+    """One on the kept connection; one more where nothing shows that its response belongs to it."""
+    absent = http(404, ABSENT, *[f"X-Request-ID: {REQUEST_ID.decode()}"] * echoes)
+    async with upstream(absent, **MAPPED, **more) as (server, backend):
+        assert await plan_of(backend, "carol") is None
+        assert len(server.requests) == 1
+        server.say(response("bob"))
+        assert await plan_of(backend, "bob") == "bob"
+        assert len(server.requests) == 2
+        server.say(absent)
+        assert await plan_of(backend, "carol") is None
+    assert len(server.requests) == 2 + requests

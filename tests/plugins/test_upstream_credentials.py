@@ -10,14 +10,12 @@ import pytest
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 from idv_upstream.transport.credentials import Credential
-from support.http.scripted_server import Said, header, http, serving
-from support.http.upstream_transport import GET, POST, ask, asked, failure_of, opened
+from support.http.scripted_server import Said, header, serving
+from support.http.upstream_transport import GET, GOOD, POST, ask, asked, failure_of, opened
 from support.processes.loggers import log_everything
 from tornado_idv import Broken
 
 pytestmark = pytest.mark.slow
-
-GOOD = http(200, b"{}")
 
 
 class Options(BaseModel):
@@ -31,17 +29,8 @@ def credential(**members: Any) -> Credential:
 
 
 class Changing(SecretStr):
-    """A secret whose file is replaced."""
-
     def now(self, text: str) -> None:
         self._secret_value = text
-
-
-def problems(**members: Any) -> list[tuple[Any, str]]:
-    with pytest.raises(ValidationError) as caught:
-        credential(**members)
-    assert "canary" not in str(caught.value)
-    return [(each["loc"][1:], each["msg"]) for each in caught.value.errors()]
 
 
 BASIC = b64encode("us:pä:ss".encode()).decode()
@@ -54,8 +43,7 @@ CARRIED: dict[str, tuple[dict[str, Any], str, str | None, str]] = {
         f"Basic {BASIC}",
         "",
     ),
-    "key in a header": ({"kind": "api_key", "header": "X-Key", "value": "a b"}, "X-Key", "a b", ""),
-    "key as Authorization": (
+    "key in a header": (
         {"kind": "api_key", "header": "authorization", "value": "Token a"},
         "Authorization",
         "Token a",
@@ -116,13 +104,18 @@ async def test_secret_is_read_for_each_request(kind: str) -> None:
 
 TOKEN, BASIC_USER = {"kind": "bearer"}, {"kind": "basic", "password": "canary"}
 KEY, OAUTH = {"kind": "api_key", "value": "canary"}, {"kind": "oauth2", "client_secret": "canary"}
-LOGIN = {"url": "http://x", "json": {"p": "canary"}, "token": "t"}
 RESERVED = "this header is reserved"
 NO_URL = "not the URL of a token server; write"
+
+
+def login(**changed: Any) -> dict[str, Any]:
+    given = {"url": "http://x", "json": {"p": "canary"}, "token": "t"}
+    return {"kind": "login", "login": {**given, **changed}}
+
+
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({**TOKEN, "token": ""}, "bearer.token", "write 1 to 4096 visible ASCII"),
     ({**TOKEN, "token": "canary canary"}, "bearer.token", "not a bearer token"),
-    ({**TOKEN, "token": "çanary"}, "bearer.token", "not a bearer token"),
     ({**TOKEN, "token": "canary" * 700}, "bearer.token", "not a bearer token"),
     ({**BASIC_USER, "username": "a:b"}, "basic.username", ""),
     ({**BASIC_USER, "username": "a", "password": "canary\n"}, "basic.password", "on one line"),
@@ -134,25 +127,16 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     *(
         ({**OAUTH, "client_id": "us", "token_url": url}, "oauth2.token_url", NO_URL)
         for url in (
-            "ftp://login.example/token",
             "https://user:canary@login.example/token",
             "https://login.example/a b",
             "https://login.example/\u00e4",
             "https://login.example/\x7f",
         )
     ),
-    ({"kind": "login", "login": {**LOGIN, "url": "/auth"}}, "login.login.url", NO_URL),
-    (
-        {"kind": "login", "login": {**LOGIN, "token": "a."}},
-        "login.login.token",
-        "wrong at column 3",
-    ),
-    ({"kind": "login", "login": {**LOGIN, "header": "Host"}}, "login.login.header", RESERVED),
-    (
-        {"kind": "login", "login": {**LOGIN, "headers": {"Host": "x"}}},
-        "login.login.headers.Host.[key]",
-        RESERVED,
-    ),
+    (login(url="/auth"), "login.login.url", NO_URL),
+    (login(token="a."), "login.login.token", "wrong at column 3"),
+    (login(header="Host"), "login.login.header", RESERVED),
+    (login(headers={"Host": "x"}), "login.login.headers.Host.[key]", RESERVED),
 ]
 
 
@@ -160,9 +144,12 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
 def test_credential_that_cannot_be_sent_is_rejected(
     members: dict[str, Any], place: str, reported: str
 ) -> None:
-    ((where, message),) = problems(**members)
-    assert ".".join(where) == place
-    assert reported in message
+    with pytest.raises(ValidationError) as caught:
+        credential(**members)
+    (problem,) = caught.value.errors()
+    assert ".".join(map(str, problem["loc"][1:])) == place
+    assert reported in problem["msg"]
+    assert "canary" not in str(caught.value)
 
 
 # What is leaked
@@ -178,11 +165,5 @@ async def test_no_failure_leaks_a_secret(kind: str, caplog: pytest.LogCaptureFix
             reported = traceback.format_exception(await failure_of(made))
     secrets = ["canary", b64encode(b"us:canary").decode()]
     assert any(secret in upstream.requests[0].decode() for secret in secrets)
-    reported += [
-        caplog.text,
-        repr(auth),
-        str(auth),
-        repr(auth.model_dump()),
-        auth.model_dump_json(),
-    ]
+    reported += [caplog.text, f"{auth!r} {auth} {auth.model_dump()!r}", auth.model_dump_json()]
     assert [secret for secret in secrets if secret in "".join(reported)] == []

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,14 +36,9 @@ CALLER = {
 async def forwarded(
     folder: Path, forward: list[str], *requests: dict[str, str], fast_path: bool = True
 ) -> list[bytes]:
-    """Send requests, each for another user, and return those that the upstream got for them."""
     async with serving(NOT_FOUND) as directory:
-        backend = {
-            "name": "crm",
-            "kind": "upstream",
-            "base_url": directory.address,
-            "forward": forward,
-        }
+        backend = {"name": "crm", "kind": "upstream", "forward": forward}
+        backend["base_url"] = directory.address
         server = f"server: {{host: 127.0.0.1, port: 0, fast_path: {json.dumps(fast_path)}}}\n"
         config = re.sub("server: .*\n", "", CONFIG) + f"  - {json.dumps(backend)}\n{server}"
         async with serving_here(config, folder) as service:
@@ -69,10 +65,8 @@ async def test_traceparent_and_request_id_are_forwarded(tmp_path: Path, *, fast_
         assert header(request, "X-Request-ID") == f"request-{trace}"
         assert header(request, "tracestate") == "vendor=caller-state"
         traceparent = header(request, "traceparent") or ""
-        match = re.fullmatch("00-([0-9a-f]{32})-([0-9a-f]{16})-01", traceparent)
-        assert match is not None
-        assert match[1] == trace
-        spans.add(match[2])
+        assert re.fullmatch(f"00-{trace}-[0-9a-f]{{16}}-01", traceparent)
+        spans.add(traceparent.split("-")[2])
     assert len(spans) == len(traces)
     assert SPAN not in spans
 
@@ -108,19 +102,16 @@ def test_invalid_traceparent_is_not_forwarded(traceparent: str) -> None:
 
 @pytest.mark.parametrize(("flags", "sent"), [("01", "01"), ("ff", "03"), ("fc", "00")])
 def test_flags_that_are_not_defined_are_sent_as_zero(flags: str, sent: str) -> None:
-    trace = parse_trace(f"cc-{TRACE}-{SPAN}-{flags}")
-    assert trace is not None
+    trace: Any = parse_trace(f"cc-{TRACE}-{SPAN}-{flags}")
     assert re.fullmatch(f"00-{TRACE}-[0-9a-f]{{16}}-{sent}", trace.child())
 
 
 def test_overlong_tracestate_is_dropped() -> None:
-    trace = parse_trace(f"00-{TRACE}-{SPAN}-01", "v=" + "x" * 511)
-    assert trace is not None
+    trace: Any = parse_trace(f"00-{TRACE}-{SPAN}-01", "v=" + "x" * 511)
     assert not trace.state
 
 
 async def test_lookup_without_a_request_forwards_nothing() -> None:
-    """As one by a command."""
     async with upstream(NOT_FOUND, forward=["traceparent", "x-request-id"]) as (server, backend):
         assert await backend.find(ByNickname("alice")) is None
     (request,) = server.requests

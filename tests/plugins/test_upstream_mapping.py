@@ -7,15 +7,13 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from idv_upstream.response.mapping import ResponseMapper
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import decode_json
 from support.databases.upstream_backends import ALICE, PLAIN, QUERIES, RECORD, mapper, record
-from tornado_idv import Broken, ByCard, ByNickname, Query, User
+from tornado_idv import Broken, ByCard, Query, User
 from tornado_idv.kit.mapping import Expression
 
 
@@ -26,9 +24,9 @@ def reason(document: Any, query: Query = QUERIES[0], /, **options: Any) -> str:
 
 
 ECHO = {"select": "items", "match": "echo"}
+MAPPED = {"path": "p", "value_map": {"a": "Free", "1": "Pro", "true": "Free", "null": "Free"}}
 FOUND: dict[str, tuple[dict[str, Any], Any]] = {
     "with @": ({}, record(login="@alice")),
-    "list of one": ({"select": "items"}, {"items": [RECORD]}),
     "object": ({"select": "data.user"}, {"data": {"user": RECORD}}),
     "first of many": ({"select": "@", "pick": "first"}, [RECORD, record(login="bob")]),
     "0 is true": ({"found_when": "id"}, record(id=0)),
@@ -59,14 +57,10 @@ FOUND: dict[str, tuple[dict[str, Any], Any]] = {
     ),
     "const": ({"plan": {"const": "Free"}}, RECORD),
     "default for null": ({"plan": {"path": "no", "default": "Free"}}, RECORD),
-    "mapped text": ({"plan": {"path": "p", "value_map": {"a": "Free"}}}, record(p="a")),
-    "mapped number": ({"plan": {"path": "p", "value_map": {"1": "Free"}}}, record(p=1)),
-    "mapped true": ({"plan": {"path": "p", "value_map": {"true": "Free"}}}, record(p=True)),
-    "mapped null": ({"plan": {"path": "p", "value_map": {"null": "Free"}}}, RECORD),
-    "mapped default": (
-        {"plan": {"path": "p", "value_map": {"1": "Pro"}, "default": "Free"}},
-        RECORD,
-    ),
+    "mapped text": ({"plan": MAPPED}, record(p="a")),
+    "mapped true": ({"plan": MAPPED}, record(p=True)),
+    "mapped null": ({"plan": MAPPED}, RECORD),
+    "mapped default": ({"plan": {**MAPPED, "default": "Free"}}, record(p="b")),
     "no profile, mapped": ({"profile_url": {"path": "url", "value_map": {"a": "b"}}}, RECORD),
 }
 
@@ -89,7 +83,6 @@ def test_profile_url_is_read() -> None:
         (ECHO, {"items": [record(login="alice2", card="9")]}),
         ({"found_when": "total"}, {"total": None}),
         ({"found_when": "total"}, None),
-        ({"found_when": "a"}, {"a": ""}),
         ({"found_when": "total", "select": "no"}, {"total": False}),
         ({"found_when": "total", "select": "hits"}, {"total": False, "hits": []}),
         ({"found_when": "ok", "select": "user"}, {"ok": False, "user": {"login": "", "id": 0}}),
@@ -123,21 +116,12 @@ BROKEN: dict[str, tuple[dict[str, Any], Any, str]] = {
     "empty url": ({"profile_url": "u"}, record(u=""), "profile_url (u) is empty"),
     "card words": ({}, record(card="canary"), "card_number (card) contains characters other"),
     "card digits": ({}, record(card="٤٠"), "card_number (card) contains characters other"),
-    "1 is not true": (
-        {"plan": {"path": "id", "value_map": {"1": "Free"}}},
-        record(id=True),
-        "plan (id) has a value that is not in value_map",
+    "not in the map": (
+        {"plan": MAPPED},
+        record(p="canary"),
+        "a value that is not in value_map",
     ),
-    "mapped list": (
-        {"plan": {"path": "id", "value_map": {"1": "a"}, "default": "b"}},
-        record(id=["canary"]),
-        "plan (id) is a list, not text",
-    ),
-    "mapped missing": (
-        {"plan": {"path": "no", "value_map": {"1": "a"}}},
-        RECORD,
-        "plan (no) is missing",
-    ),
+    "mapped list": ({"plan": MAPPED}, record(p=["canary"]), "plan (p) is a list, not text"),
     "two at signs": ({}, record(login="@@alice", card="12"), "for a user other than requested"),
     "two echoes": (
         ECHO,
@@ -152,7 +136,7 @@ BROKEN: dict[str, tuple[dict[str, Any], Any, str]] = {
     ),
     "without its suffix": (
         {"nickname": "trim_suffix(login, '@x')"},
-        record(login="alice@y"),
+        RECORD,
         "trim_suffix(login, '@x') does not fit the response",
     ),
     "lower of null": (
@@ -170,11 +154,6 @@ BROKEN: dict[str, tuple[dict[str, Any], Any, str]] = {
         "complete_when (total == length(items)) is false: the response is one page of several",
     ),
     "a total, and no user": (TOTAL, {"total": 1, "items": []}, "is true, but select (items) gives"),
-    "found, and all are left out": (
-        {"found_when": "total != `0`", "select": "items[?state == 'active']"},
-        {"total": 1, "items": [RECORD]},
-        "found_when (total != `0`) is true, but select (items[?state == 'active']) gives no user",
-    ),
     "no total, and the user": (
         TOTAL,
         {"total": 0, "items": [RECORD]},
@@ -188,11 +167,6 @@ BROKEN: dict[str, tuple[dict[str, Any], Any, str]] = {
     "no total, and the user, below one member": (
         {"found_when": "hits.total != `0`", "select": "hits.hits"},
         {"hits": {"total": 0, "hits": [RECORD]}},
-        "is false, but",
-    ),
-    "no total, and the user, in one condition": (
-        {"found_when": "total != `0` && items", "select": "items"},
-        {"total": 0, "items": [RECORD]},
         "is false, but",
     ),
 }
@@ -227,7 +201,6 @@ WRONG = {
     "$.items": "at column 1; leave $ out",
     "a == `b`": "has text in backquotes; write it in single quotes",
     "a..b": "is wrong at column 3",
-    "a == 'b": "is wrong at column 6",
     "(" * 9999: "cannot be read",
     "|".join("a" * 5000): "cannot be read",
     " || ".join(["a"] * 3000): "not a JMESPath expression",
@@ -255,7 +228,6 @@ def test_wrong_expression_is_reported_with_its_column(text: str, said: str) -> N
 
 @pytest.mark.parametrize("text", ["upper(a)", "length(a, b)", "not_null()"])
 def test_wrong_call_of_a_function_is_reported_by_the_lookup(text: str) -> None:
-    """Never as a user that is not known."""
     with pytest.raises(Broken, match=re.escape(f"{text} cannot be evaluated: ")):
         Expression(text).evaluate({"a": "x", "b": "y"})
 
@@ -279,28 +251,16 @@ def test_valid_expression_is_accepted(text: str) -> None:
 
 
 def test_wrong_mapping_is_reported() -> None:
-    with pytest.raises(ValidationError) as caught:
-        ResponseOptions.model_validate(
-            {
-                "plan": {},
-                "nickname": {"path": "a", "const": "b"},
-                "card_number": {"const": "1", "value_map": {"a": "b"}},
-                "profile_url": [],
-                "found_when": "a..b",
-            }
-        )
-    reported = {problem["loc"]: problem["msg"] for problem in caught.value.errors()}
-    assert reported == {
-        ("plan", "mapping"): "Value error, a field needs a source; write path or const",
-        ("nickname", "mapping", "const"): (
-            "Value error, const excludes all other options; write const alone, or remove const"
-        ),
-        ("card_number", "mapping", "const"): (
-            "Value error, const excludes all other options; write const alone, or remove const"
-        ),
-        ("profile_url", "mapping"): reported["profile_url", "mapping"],
-        ("found_when",): ("Value error, not a JMESPath expression: a..b is wrong at column 3"),
-    }
+    alone = "const excludes all other options; write const alone, or remove const"
+    for source, reported in (
+        ({}, "a field needs a source; write path or const"),
+        ({"path": "a", "const": "b"}, alone),
+        ({"const": "1", "value_map": {"a": "b"}}, alone),
+        ([], "valid dictionary"),
+        ("a..b", "not a JMESPath expression: a..b is wrong at column 3"),
+    ):
+        with pytest.raises(ValidationError, match=re.escape(reported)):
+            mapper(plan=source)
 
 
 def test_echo_in_another_case_and_of_another_form_is_no_missing_user() -> None:
@@ -329,30 +289,6 @@ def test_missing_fields_are_reported() -> None:
     assert reported == [(("card_number",), "missing"), (("nickname",), "missing")]
 
 
-texts = st.sampled_from(["", "a", "b", "ok", "alice", "@alice", "0012", "é", "\ud800"])
-scalars = st.none() | st.booleans() | texts | st.sampled_from([0, 1, -1, 12, 0.0, 1.0, 1.5, 2**70])
-names = st.sampled_from(["a", "b", "c", "items", "plan", "card", "login"])
-documents = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner), max_leaves=9
-)
-
-FORMS = [
-    "a",
-    "@",
-    "`1`",
-    "a == b",
-    "a > `0`",
-    "a || b",
-    "lower(a)",
-    "to_string(a)",
-    "contains(a, b)",
-    "items[].a",
-    "*.a",
-    "{a: b}",
-    "sort_by(items, &a)",
-]
-
-
 @pytest.mark.parametrize(
     "select", ["items[].user", "items[*].user", "items[?a == 'b'].user", "*.user", "items[:2].user"]
 )
@@ -365,24 +301,6 @@ def test_select_that_drops_records_is_rejected(select: str) -> None:
 @pytest.mark.parametrize("select", ["items[]", "items[?id == 'x']", "items[:2]", "items[0].user"])
 def test_whole_records_may_be_selected(select: str) -> None:
     assert mapper(select=select)
-
-
-@settings(deadline=None)
-@given(document=documents, fields=st.tuples(*[st.sampled_from(FORMS)] * 5))
-def test_no_document_raises_anything_but_broken(document: Any, fields: tuple[str, ...]) -> None:
-    """Whatever it holds, and whatever expressions are applied to it."""
-    assume(fields[0] not in {"items[].a", "*.a"})  # rejected as `select`
-    names = ("select", "found_when", "plan", "nickname", "card_number")
-    mapped = {"path": fields[0], "value_map": {"1": "a", "true": "b", "null": "c"}}
-    for options in ({}, dict(zip(names, fields, strict=True)), {"plan": mapped, "select": "@"}):
-        tried = mapper(**options)
-        for query in QUERIES:
-            try:
-                user = tried.user(query, document)
-            except Broken as error:
-                assert not re.search("alice|0012", error.reason)  # noqa: PT017 - one of two good ends
-                continue
-            assert user is None or query in (ByNickname(user.nickname), ByCard(user.card_number))
 
 
 def test_json_is_strict_and_128_deep() -> None:
@@ -404,10 +322,6 @@ def test_json_is_strict_and_128_deep() -> None:
 )
 def test_status_has_an_outcome(statuses: tuple[int, ...], meant: Outcome) -> None:
     assert {outcome(status, {}) for status in statuses} == {meant}
-    assert {outcome(status, {statuses[0]: Outcome.READ}) for status in statuses} <= {
-        meant,
-        Outcome.READ,
-    }
 
 
 def test_outcome_of_a_status_may_be_overridden() -> None:
@@ -477,10 +391,6 @@ def test_user_whose_record_says_so_is_not_known(
             assert mapper(**DISABLED, **options).user(query, document) == expected
 
 
-def test_disabled_user_without_a_card_is_not_known_by_nickname() -> None:
-    assert mapper(**DISABLED).user(QUERIES[0], record(state="disabled", card=None)) is None
-
-
 @pytest.mark.parametrize(
     "condition",
     ["error != 'busy'", "contains(message, 'no user')", "@", "type(@) == 'object'"],
@@ -488,6 +398,10 @@ def test_disabled_user_without_a_card_is_not_known_by_nickname() -> None:
 def test_condition_on_other_members_leaves_users_known(condition: str) -> None:
     """It is meant for the body of a 404, and the record has none of its members."""
     assert mapper(not_known_when=condition).user(QUERIES[0], RECORD) == ALICE
+
+
+def test_disabled_user_without_a_card_is_not_known_by_nickname() -> None:
+    assert mapper(**DISABLED).user(QUERIES[0], record(state="disabled", card=None)) is None
 
 
 def test_condition_on_a_record_reads_what_is_around_it() -> None:

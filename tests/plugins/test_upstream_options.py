@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from textwrap import indent
 from typing import Any, get_args
 
 import pytest
@@ -20,13 +19,12 @@ from idv_upstream.response.options import ResponseOptions
 from idv_upstream.transport.credentials import Credential, LoginRequest
 from idv_upstream.transport.tls import TlsOptions
 from support.databases.upstream_backends import PLAIN
-from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError, yaml_loader
+from tornado_idv import BackendOptions, ByCard, ByNickname
 from tornado_idv.config.load import load
 from tornado_idv.kit.mapping import FieldOptions
-from tornado_idv.registry import installed_kinds, open_backends, plugin_manager
+from tornado_idv.registry import installed_kinds, plugin_manager
 
 README = (Path(idv_upstream.__file__).parent / "README.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
 def options(**members: Any) -> UpstreamOptions:
@@ -43,7 +41,6 @@ def options(**members: Any) -> UpstreamOptions:
     ],
 )
 def test_base_url_is_kept_without_its_last_slash(written: str, kept: str) -> None:
-    """The path of a request is appended to it."""
     assert options(base_url=written).base_url == kept
 
 
@@ -53,7 +50,6 @@ def test_base_url_is_kept_without_its_last_slash(written: str, kept: str) -> Non
         "",
         "ftp://directory.example",
         "http://canary:secret@host",
-        "http://host/#a",
         "http://host/a?",
         "http://host/a//b",
         "http://host/..",
@@ -95,102 +91,78 @@ def test_readme_documents_every_option() -> None:
     assert {name for name in reported if name.partition(".")[0] in own} == own | members
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
-async def test_every_example_of_the_readme_opens(example: str) -> None:
-    filled = re.sub(r"\$\{(?:env|file):[A-Za-z_.]+\}", "a-key", example)
-    entries = yaml_loader.read(filled.encode(), "README.md")["backends"]
-    built = [UpstreamBackend(UpstreamOptions.model_validate(entry)) for entry in entries]
-    async with open_backends(built):
-        assert {backend.options.kind for backend in built} == {"upstream"}
-    assert len(EXAMPLES) == 2
+BY_NICKNAME = {"url": "/{nickname}"}
+MAPPED: dict[str, Any] = {"base_url": "http://a", "by_nickname": BY_NICKNAME, "response": PLAIN}
+WITH_HEADER = MAPPED | {"by_nickname": {**BY_NICKNAME, "headers": {"X-Request-Id": "a"}}}
 
 
-RESPONSE = "response: {plan: plan, card_number: card, nickname: login}"
-BY = 'by_nickname: {url: "/{nickname}"}'
-WITH_HEADER = (
-    'base_url: http://a\nby_nickname: {url: "/{nickname}", headers: {X-Request-Id: a}}\n' + RESPONSE
-)
-WRONG = {
-    "nowhere": ("", 6, "needs base_url, or by_nickname and by_card with complete URLs"),
-    "several places": (
-        "endpoints: [http://a, http://b]",
-        6,
-        (
-            "the option endpoints was removed, because one endpoint may lack a user; write the "
-            "base_url of a load balancer, or one backend for each endpoint, and write "
-            "on_unavailable: continue in all these backends except the last"
-        ),
+def with_second(second: dict[str, Any], first: str = "/c/{card_number}") -> dict[str, Any]:
+    """Options for a lookup in two steps."""
+    by_card = {"url": first, "then": second}
+    return {"base_url": "http://a", "by_card": by_card, "response": {**PLAIN, "id": "owner"}}
+
+
+SECOND = {"url": "/u/{id}"}
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "", "needs base_url, or by_nickname and by_card with complete URLs"),
+    ({"endpoints": ["http://a"]}, "", "the option endpoints was removed, because one endpoint"),
+    (MAPPED | {"base_url": None}, "by_nickname", "url must be absolute if base_url is not set"),
+    (
+        with_second(SECOND, "http://x/{card_number}") | {"base_url": None},
+        "by_card",
+        "url must be absolute",
     ),
-    "no host": (f"{BY}\n{RESPONSE}", 8, "url must be absolute if base_url is not set"),
-    "no response": (
-        f"base_url: http://a\n{BY}",
-        6,
-        "response is missing; write the mapping from a response to a user",
-    ),
-    "a response to our own protocol": (
-        f"base_url: http://a\n{RESPONSE}",
-        6,
-        "a request is missing; write by_nickname or by_card",
-    ),
-    "a field that comes from nowhere": (
-        "base_url: http://a\n"
-        + BY
-        + "\nresponse: {plan: plan, nickname: login, check_echo: false}",
-        6,
+    (MAPPED | {"response": None}, "", "response is missing; write the mapping from a response to"),
+    (MAPPED | {"by_nickname": None}, "", "a request is missing; write by_nickname or by_card"),
+    (
+        MAPPED | {"response": {"plan": "plan", "nickname": "login", "check_echo": "false"}},
+        "",
         "response.card_number is required for lookups by nickname",
     ),
-    "a header of two sources": (
-        f"{WITH_HEADER}\nforward: [x-request-id]",
-        6,
-        "forward and headers both set x-request-id; write it in one of them",
+    (with_second(SECOND) | {"response": PLAIN}, "", "response.id is missing; the second request"),
+    (WITH_HEADER | {"forward": ["x-request-id"]}, "", "forward and headers both set x-request-id"),
+    (
+        with_second({**SECOND, "headers": {"X-Request-ID": "1"}}) | {"forward": ["x-request-id"]},
+        "",
+        "forward and headers both set x-request-id",
     ),
-    **{
-        f"an echo header that is {name}": (
-            f"{WITH_HEADER}\nforward: [traceparent]\necho_header: {name}",
-            6,
+    *(
+        (
+            WITH_HEADER | {"forward": ["traceparent"], "echo_header": name},
+            "",
             "echo_header is reserved, or set by headers or forward; rename it",
         )
         for name in ("x-request-id", "Traceparent", "Content-Length")
-    },
-    "an unknown placeholder": (
-        f'base_url: http://a\nby_nickname: {{url: "/{{nick}}"}}\n{RESPONSE}',
-        9,
+    ),
+    (
+        MAPPED | {"by_nickname": {"url": "/{nick}"}},
+        "by_nickname.url",
         "an unknown placeholder at column 2; allowed here: {nickname}",
     ),
-}
+    (
+        with_second({"url": "/u/{card_number}"}),
+        "by_card.then.url",
+        "an unknown placeholder at column 4; allowed here: {id}, {profile_site}",
+    ),
+]
 
 
-def loaded(folder: Path, config: str) -> UpstreamOptions:
-    """Return the options of the only backend of a configuration."""
-    path = folder / "config.yaml"
-    path.write_text(config, encoding="utf-8")
-    (built,) = load(path, installed_kinds(plugin_manager()), {}).backends
-    assert isinstance(built, UpstreamOptions)
-    return built
-
-
-@pytest.mark.parametrize(("text", "line", "reported"), WRONG.values(), ids=WRONG)
-def test_inconsistent_options_are_reported_with_their_line(
-    tmp_path: Path, text: str, line: int, reported: str
+@pytest.mark.parametrize(("members", "place", "reported"), WRONG)
+def test_inconsistent_options_are_reported_at_their_place(
+    members: dict[str, Any], place: str, reported: str
 ) -> None:
-    head = "profile_sites: [https://profiles.example]\ndemo: true\n\n\nbackends:\n  - name: crm\n"
-    body = indent(f"kind: upstream\n{text}", "    ")
-    with pytest.raises(ConfigError) as caught:
-        loaded(tmp_path, f"{head}{body}\n")
-    (problem,) = caught.value.problems
-    assert reported in problem.message
-    assert problem.line == line, str(problem)
+    with pytest.raises(ValidationError) as caught:
+        options(**members)
+    (problem,) = caught.value.errors()
+    assert ".".join(map(str, problem["loc"])) == place
+    assert reported in problem["msg"]
 
 
-def test_credential_or_client_certificate_counts_as_credential(tmp_path: Path) -> None:
+def test_credential_or_client_certificate_counts_as_credential() -> None:
     assert not options(base_url="http://host").has_credential
     auth = {"kind": "bearer", "token": "canary"}
     assert options(base_url="http://host", auth=auth).has_credential
-    context = {"config_folder": tmp_path}
-    (tmp_path / "own.pem").touch()
-    tls = {"cert_file": "own.pem"}
-    reported = {"name": "crm", "kind": "upstream", "base_url": "https://host", "tls": tls}
-    assert UpstreamOptions.model_validate(reported, context=context).has_credential
+    assert options(base_url="https://host", tls={"cert_file": __file__}).has_credential
 
 
 def test_backend_serves_the_kinds_of_query_that_have_a_request() -> None:
@@ -200,13 +172,14 @@ def test_backend_serves_the_kinds_of_query_that_have_a_request() -> None:
 
 
 def test_first_profile_site_is_a_placeholder(tmp_path: Path) -> None:
-    given = loaded(
-        tmp_path,
+    path = tmp_path / "config.yaml"
+    path.write_text(
         "profile_sites: [HTTPS://Profiles.example:443/, https://other.example]\n"
         "backends:\n  - name: crm\n    kind: upstream\n    base_url: http://host\n"
         '    by_nickname: {url: "/", query: {page: "{profile_url}", site: "{profile_site}"}}\n'
-        f"    {RESPONSE}\n",
+        "    response: {plan: plan, card_number: card, nickname: login}\n"
     )
+    (given,) = load(path, installed_kinds(plugin_manager()), {}).backends
     request = UpstreamBackend(given).templates[ByNickname].render(ByNickname("al"))
     assert URL(request.url, encoded=True).query == {
         "page": "https://profiles.example/m/al",
@@ -274,7 +247,6 @@ def test_condition_that_may_hide_users_is_warned_of(response: dict[str, Any], st
 
 
 def gql(query: str) -> str:
-    """Return the body of a request of GraphQL."""
     return json.dumps({"query": f"query {query}", "variables": {"n": "{nickname}"}})
 
 
@@ -335,31 +307,27 @@ def test_any_404_as_not_found_is_warned_of(members: dict[str, Any], statuses: st
     assert request_warnings(**members, not_known_when="error == 'no user'") == []
 
 
-@pytest.mark.parametrize("status", [{404: "broken"}, {404: "unavailable"}, {404: "read"}])
-def test_404_that_is_not_believed_is_not_warned_of(status: dict[int, str]) -> None:
-    assert request_warnings(status=status) == []
-
-
-def test_another_instance_is_not_warned_of() -> None:
+def test_404_that_is_not_believed_or_of_another_instance_is_not_warned_of() -> None:
+    for meant in ("broken", "unavailable", "read"):
+        assert request_warnings(status={404: meant}) == []
     assert list(options(base_url="http://x").warnings()) == []
 
 
-@pytest.mark.parametrize("kind", ["native", "by_nickname", "by_card"])
-def test_folded_nicknames_are_warned_of(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("members", "warns"),
+    [
+        ({"base_url": "http://x"}, True),
+        (MAPPED | {"status": {404: "broken"}}, True),
+        (with_second(SECOND) | {"status": {404: "broken"}}, False),
+    ],
+    ids=["native", "by nickname", "by card"],
+)
+def test_folded_nicknames_are_warned_of(members: dict[str, Any], *, warns: bool) -> None:
     """A directory that distinguishes case would not find users with capitals."""
-    own = {
-        "native": "",
-        "by_nickname": f"{BY}, status: {{404: broken}}, {RESPONSE},",
-        "by_card": f'by_card: {{url: "/{{card_number}}"}}, status: {{404: broken}}, {RESPONSE},',
-    }
-    given = loaded(
-        tmp_path,
-        "profile_sites: [https://profiles.example]\nidentifiers: {nickname_case: fold}\n"
-        f"backends: [{{name: crm, kind: upstream, {own[kind]} base_url: http://x}}]\n",
-    )
-    assert [
-        each.startswith("nicknames are requested in lower case") for each in given.warnings()
-    ] == [True] * (kind != "by_card")
+    given = {"name": "crm", "kind": "upstream", **members}
+    folding = UpstreamOptions.model_validate(given, context={"nickname_case": "fold"})
+    starts = [each.partition(" (")[0] for each in folding.warnings()]
+    assert starts == ["nicknames are requested in lower case"] * warns
 
 
 @pytest.mark.parametrize("name", ["broken_when", "unavailable_when"])

@@ -44,8 +44,6 @@ ALICE = {"user": {"level": 1, "card": "0012", "login": "@alice"}}
 
 
 class Try:
-    """Runs the command over a configuration file, with the directory as its upstream."""
-
     def __init__(self, folder: Path, directory: Scripted) -> None:
         self.folder, self.directory = folder, directory
         self.config = folder / "config.yaml"
@@ -53,17 +51,15 @@ class Try:
         self.config.write_text(text, encoding="utf-8")
 
     def change(self, old: str, new: str) -> None:
-        """Change the configuration."""
         text = self.config.read_text(encoding="utf-8").replace(old, new)
         self.config.write_text(text, encoding="utf-8")
 
     def respond(self, body: bytes, status: int = 200, **headers: str) -> None:
-        """Let the directory respond so from now on."""
         lines = (f"{name.replace('_', '-')}: {value}" for name, value in headers.items())
         self.directory.say(http(status, body, *lines))
 
-    def __call__(self, *arguments: str, name: str = "crm") -> Result:
-        every = ["lookup", *arguments, "--steps", "--backend", name, "--config", str(self.config)]
+    def __call__(self, *arguments: str) -> Result:
+        every = ["lookup", *arguments, "--steps", "--backend", "crm", "--config", str(self.config)]
         result = CliRunner().invoke(main, every)
         assert CANARY not in result.output
         return result
@@ -73,7 +69,6 @@ class Try:
 
 
 def steps_of(record: Any) -> dict[str, Any]:
-    """The results of the steps of the only lookup."""
     (call,) = record["backends"]
     return {each["step"]: each["result"] for each in call["steps"]}
 
@@ -111,39 +106,21 @@ def test_every_step_to_a_user_is_shown(try_: Try) -> None:
     assert any(line.startswith("  asked crm: found (") for line in lines)
     assert try_.directory.targets == ["/people/alice"]
     assert header(try_.directory.requests[0], "Authorization") == f"Bearer {CANARY}"
+    (call,) = try_.record("@alice")["backends"]
+    step = {"step": "nickname", "expression": "login", "result": "@alice"}
+    assert (call["outcome"], call["steps"][-3]) == ("found", step)
 
 
-def test_credentials_of_a_response_are_masked(try_: Try) -> None:
-    body = json.dumps({**ALICE, "sessions": [{"access_token": "canary-2"}]}).encode()
-    try_.respond(body, Set_Cookie="session=canary-1")
+def test_credentials_in_a_response_are_masked(try_: Try) -> None:
+    """By their names, and as the upstream quotes those of the request."""
+    try_.change(f"bearer, token: {CANARY}", "basic, username: us, password: cabbage")
+    sent = b64encode(b"us:cabbage").decode()
+    body = {**ALICE, "sessions": [{"access_token": "canary-2"}], "asked": ["cabbage", sent]}
+    try_.respond(json.dumps(body).encode(), Set_Cookie="session=canary-1", X_Asked=sent)
     printed = try_("@alice").stdout
-    assert "canary" not in printed
+    assert not [each for each in ("canary", "cabbage", sent) if each in printed]
     assert "Set-Cookie: ***" in printed
     assert '"access_token": "***"' in printed
-
-
-def test_json_output_is_one_record(try_: Try) -> None:
-    record = try_.record("@alice")
-    (call,) = record.pop("backends")
-    assert record == {
-        "status": "ok",
-        "plan": "Pro",
-        "card_number": "0012",
-        "nickname": "@alice",
-        "profile_url": "https://profiles.example/m/alice",
-        "backend": "crm",
-        "cache_ttl_s": 120,
-    }
-    assert (call["backend"], call["outcome"]) == ("crm", "found")
-    request, headers, response, *_ = call["steps"]
-    assert request["result"].startswith("GET http://")
-    assert headers["result"]["X-Tenant"] == "north"
-    assert response == {"step": "response", "result": 200}
-    assert call["steps"][-3:] == [
-        {"step": "card_number", "expression": "card", "result": "0012"},
-        {"step": "nickname", "expression": "login", "result": "@alice"},
-        {"step": "plan", "expression": "level", "result": 1},
-    ]
 
 
 NAMED = "another-9876543210"
@@ -178,14 +155,11 @@ PARTS = ("zq7", "kx9", "vb3", "wm5", "jh2", "tn8", "gd4", "12345")
 NASTY = "zq7/kx9'vb3+wm5 jh2&tn8=gd4"
 ESCAPED = "".join(each if each.isalnum() else f"\\u{ord(each):04X}" for each in NASTY)
 MASKED: dict[str, tuple[str, Any]] = {
-    "plain": (NASTY, NASTY),
     "bytes": (NASTY, NASTY.encode()),
     "at any depth": (NASTY, {NASTY: [{"x": (NASTY, None, 1, True)}]}),
-    "JSON": (NASTY, json.dumps({"x": NASTY})),
     "JSON with escaped slashes": (NASTY, json.dumps(NASTY).replace("/", "\\/")),
     "JSON with more escapes": (NASTY, ESCAPED),
-    "percent-encoded": (NASTY, quote(NASTY, safe="")),
-    "percent-encoded in small letters": (NASTY, quote(NASTY, safe="").replace("%2F", "%2f")),
+    "percent-encoded": (NASTY, quote(NASTY, safe="").replace("%2F", "%2f")),
     "a form": (NASTY, urlencode({"x": NASTY})),
     "letters beyond ASCII": ("zq7ü", quote("zq7ü")),
     "a number": ("12345", {"x": 12345}),
@@ -215,7 +189,6 @@ def test_secret_is_masked_in_any_form(secret: str, value: Any) -> None:
 def test_value_of_a_reference_is_masked(
     try_: Try, monkeypatch: pytest.MonkeyPatch, reference: str
 ) -> None:
-    """Also where the upstream repeats the request."""
     monkeypatch.setenv("NASTY", NASTY)
     (try_.folder / "secret.txt").write_text(NASTY + "\n", encoding="utf-8")
     request = f'by_card: {{url: "/c/{{card_number}}", query: {{sig: "{reference}"}}}}'
@@ -227,22 +200,6 @@ def test_value_of_a_reference_is_masked(
         assert result.exit_code == 0
         assert "/c/0012?sig=***" in result.output
         assert hides_all_parts(result.output)
-
-
-@pytest.mark.parametrize(
-    ("auth", "sent"),
-    [
-        ("{kind: basic, username: us, password: cabbage}", b64encode(b"us:cabbage").decode()),
-        ("{kind: api_key, query: t, value: cabbage}", "t=cabbage"),
-    ],
-    ids=["basic", "query"],
-)
-def test_credential_in_the_response_is_masked(try_: Try, auth: str, sent: str) -> None:
-    try_.change(f"{{kind: bearer, token: {CANARY}}}", auth)
-    try_.respond(json.dumps(["cabbage", sent]).encode(), X_Asked=sent)
-    shown = json.dumps(try_.record("@alice"))
-    assert "cabbage" not in shown
-    assert sent not in shown
 
 
 def test_mapping_that_hides_error_is_warned_of(try_: Try, caplog: pytest.LogCaptureFixture) -> None:
@@ -261,29 +218,20 @@ def test_query_of_a_kind_that_is_not_served_is_wrong_use(try_: Try) -> None:
     assert "crm does not serve this kind of query" in result.stderr
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"user": {"level": 1, "card": "1", "login": "\\ud800"}}',
-        b"\x1b[31m\xff\x00",
-    ],
-    ids=["half a character", "bytes"],
-)
-def test_control_characters_are_escaped(try_: Try, body: bytes) -> None:
-    try_.respond(body)
-    result = try_("@alice")
-    assert result.exit_code == 3
-    assert all(line.isprintable() for line in result.stdout.splitlines())
-    assert try_.record("@alice")["status"] == "undetermined"
+def test_control_characters_are_escaped(try_: Try) -> None:
+    for body in (b'{"user": {"level": 1, "card": "1", "login": "\\ud800"}}', b"\x1b[31m\xff\x00"):
+        try_.respond(body)
+        assert all(line.isprintable() for line in try_("@alice").stdout.splitlines())
+        assert try_.record("@alice")["status"] == "undetermined"
 
 
-@pytest.mark.parametrize("status", [404, 503])
-def test_response_whose_body_is_not_read_has_the_same_outcome(try_: Try, status: int) -> None:
+@pytest.mark.parametrize(("status", "outcome"), [(404, "error"), (503, "undetermined")])
+def test_response_whose_body_is_not_read_has_the_same_outcome(
+    try_: Try, status: int, outcome: str
+) -> None:
     try_.respond(b"<html>" + b" " * 100_000, status)
     record = try_.record("@alice")
-    assert steps_of(record)["response"] == status
-    assert record["status"] == ("error" if status == 404 else "undetermined")
-    assert status == 404 or f"status {status}" in record["reason"]
+    assert (record["status"], steps_of(record)["response"]) == (outcome, status)
     try_.respond(b"<html>", status)
     assert steps_of(try_.record("@alice"))["response body"] == "<html>"
 
@@ -314,17 +262,11 @@ async def test_incomplete_response_has_the_same_outcome(sent: bytes, status: int
     assert [each.result for each in steps if each.name == "response"] == [status] * bool(status)
 
 
-def test_long_response_is_truncated(try_: Try) -> None:
-    document = {**ALICE, "more": "x" * 10_000}
-    try_.respond(json.dumps(document).encode())
-    result = try_("@alice")
-    assert "in all)" in result.stdout
-    assert len(result.stdout) < 6_000
-
-
 @pytest.mark.parametrize("path", ["users", "user"])
-def test_users_in_a_list_are_not_all_shown(try_: Try, path: str) -> None:
+def test_long_response_is_truncated_above_all_that_of_strangers(try_: Try, path: str) -> None:
     """Of strangers 400 characters of the response serve to see its form."""
+    try_.respond(json.dumps({**ALICE, "more": "x" * 10_000}).encode())
+    assert 4_000 < len(try_("@alice").stdout) < 6_000
     try_.change("select: user", f"select: {path}")
     users = [{"level": 1, "card": f"{n:04}", "login": f"stranger{n}"} for n in range(90)]
     try_.respond(json.dumps({"users": users}).encode())
@@ -356,12 +298,8 @@ def test_check_looks_up_a_made_up_user_if_it_is_asked_to(
     assert CliRunner().invoke(main, arguments).exit_code == 0
     assert try_.directory.requests == []
     result = CliRunner().invoke(main, [*arguments, "--online"])
-    problems = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
-    if problem is None:
-        assert (result.exit_code, problems) == (0, [])
-    else:
-        assert result.exit_code == 1
-        assert "config.yaml:5:5: backends[1]: a made-up nickname" in problems[0]
-        assert problem in problems[0]
+    assert result.exit_code == (problem is not None)
+    assert ("config.yaml:5:5: backends[1]: a made-up nickname" in result.stderr) == bool(problem)
+    assert (problem or "") in result.stderr
     assert try_.directory.targets[0].startswith("/people/x")
     assert CliRunner().invoke(main, [*arguments, "--online", "--config-only"]).exit_code == 2

@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import trustme
@@ -19,13 +19,11 @@ from pydantic import ValidationError
 from idv_upstream.transport import tls as tls_module
 from idv_upstream.transport.tls import Tls, TlsOptions
 from support.fakes.clock_and_backends import Ticker
-from support.http.scripted_server import Scripted, http, serving
-from support.http.upstream_transport import POST, ask, failure_of, opened
+from support.http.scripted_server import serving
+from support.http.upstream_transport import GOOD, POST, ask, failure_of, opened
 from tornado_idv import Broken, LookupFailed, StartError, Unavailable
 
 pytestmark = pytest.mark.slow
-
-GOOD = http(200, b"{}")
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +32,6 @@ def authority() -> trustme.CA:
 
 
 class Folder:
-    """Writes the files that TLS needs into one folder."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -45,7 +41,6 @@ class Folder:
         return str(path)
 
     def pair(self, authority: trustme.CA, name: str = "own") -> dict[str, str]:
-        """The options of a new certificate."""
         leaf = authority.issue_cert("us.example")
         cert, key = self.path / f"{name}.pem", self.path / f"{name}.key"
         cert.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
@@ -74,18 +69,13 @@ def options(**members: Any) -> TlsOptions:
     return TlsOptions.model_validate(members)
 
 
-def https(upstream: Scripted) -> str:
-    return f"https://127.0.0.1:{upstream.port}"
-
-
 async def test_certificate_signed_by_the_ca_file_is_accepted(
     authority: trustme.CA, folder: Folder
 ) -> None:
-    """The connection is kept, like any other."""
     trusted = options(ca_file=folder.ca(authority))
     async with (
         serving(GOOD, tls=server_side(authority)) as upstream,
-        opened(https(upstream), tls=trusted) as made,
+        opened(upstream.address, tls=trusted) as made,
     ):
         for _ in range(3):
             assert (await ask(made)).status == 200
@@ -110,7 +100,7 @@ async def test_invalid_certificate_is_broken(
     tls = options() if ca == "none" else options(ca_file=folder.ca(trusted))
     async with (
         serving(GOOD, tls=server_side(authority, **flaw)) as upstream,
-        opened(https(upstream), tls=tls) as made,
+        opened(upstream.address, tls=tls) as made,
     ):
         failure = await failure_of(made)
     assert isinstance(failure, Broken)
@@ -124,7 +114,7 @@ async def test_without_verification_any_certificate_is_accepted_with_a_warning(
 ) -> None:
     async with serving(GOOD, tls=server_side(authority)) as upstream:
         for _ in range(2):
-            async with opened(https(upstream), tls=options(verify="false")) as made:
+            async with opened(upstream.address, tls=options(verify="false")) as made:
                 assert (await ask(made)).status == 200
     assert (
         caplog.messages == ["backend crm: tls.verify is false: certificates are not verified"] * 2
@@ -151,57 +141,40 @@ VERSIONS = pytest.mark.parametrize(
 )
 
 
-class Demanding:
-    """A server in a thread that requires a client certificate, and sends TLS alerts.
-
-    That of asyncio only closes the connection.
-    """
-
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self._context = context
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self._thread = threading.Thread(target=self._work)
-        self.port: int = self._socket.getsockname()[1]
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join(5)
-        self._socket.close()
-
-    def _work(self) -> None:
-        with suppress(OSError):
-            while True:
-                plain, _ = self._socket.accept()
-                self._serve(plain)
-
-    def _serve(self, plain: socket.socket) -> None:
-        wrap = self._context.wrap_socket
-        with wrap(plain, server_side=True, do_handshake_on_connect=False) as connection:
-            with suppress(ssl.SSLError):
-                connection.do_handshake()
-                connection.recv(10_000)
-                connection.sendall(GOOD)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(10_000):
-                pass
+def serve_with_alerts(listener: socket.socket, context: ssl.SSLContext) -> None:
+    """Send TLS alerts, where a server of asyncio only closes the connection."""
+    wrap = context.wrap_socket
+    with suppress(OSError):
+        while True:
+            plain, _ = listener.accept()
+            with wrap(plain, server_side=True, do_handshake_on_connect=False) as connection:
+                with suppress(ssl.SSLError):
+                    connection.do_handshake()
+                    connection.recv(10_000)
+                    connection.sendall(GOOD)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(10_000):
+                    pass
 
 
 async def with_our(
     authority: trustme.CA, tls: TlsOptions, version: ssl.TLSVersion
 ) -> int | LookupFailed:
-    """What comes of request a server that demands a certificate."""
+    """What comes of a request to a server that demands a certificate."""
     context = server_side(authority, authority)
     context.minimum_version = context.maximum_version = version
-    with Demanding(context) as server:
-        async with opened(f"https://127.0.0.1:{server.port}", tls=tls) as made:
-            try:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve_with_alerts, args=(listener, context))
+        thread.start()
+        try:
+            url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+            async with opened(url, tls=tls) as made:
                 return (await ask(made)).status
-            except LookupFailed as failure:
-                return failure
+        except LookupFailed as failure:
+            return failure
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(5)
 
 
 @VERSIONS
@@ -263,13 +236,12 @@ def test_key_without_a_certificate_is_rejected() -> None:
 async def test_replaced_certificate_is_used(
     authority: trustme.CA, folder: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is checked once a second, while there are requests."""
     caplog.set_level(logging.INFO)
     ticker, newcomers = Ticker(), trustme.CA()
     tls = options(ca_file=folder.ca(authority), **folder.pair(authority))
     async with (
         serving(GOOD, tls=server_side(authority, newcomers)) as upstream,
-        opened(https(upstream), tls=tls, timer=ticker) as made,
+        opened(upstream.address, tls=tls, timer=ticker) as made,
     ):
         await failure_of(made, POST)
         folder.pair(newcomers)

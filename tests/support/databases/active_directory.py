@@ -81,7 +81,6 @@ maxPwdAge: 0
 
 
 def require() -> None:
-    """Skip a test where Samba, root or python-ldap is missing."""
     pytest.importorskip("ldap", reason=not_installed("python-ldap"))
     for tool in ("samba", "samba-tool", "ldbmodify", "ldbsearch"):
         find_tool(tool)
@@ -92,7 +91,6 @@ def require() -> None:
 
 
 def unit(dn: str) -> str:
-    """Return an organizational unit in LDIF."""
     return f"dn: {dn}\nchangetype: add\nobjectClass: organizationalUnit\n\n"
 
 
@@ -113,8 +111,6 @@ def account(
 
 @dataclass
 class ActiveDirectory:
-    """A domain controller with its own domain in a folder."""
-
     folder: Path
     address: str
     entries: Iterable[str] = ()
@@ -138,7 +134,6 @@ class ActiveDirectory:
         self._write_config()
 
     def _make(self) -> None:
-        """Make the domain with its entries."""
         self.folder.mkdir()
         self._run(
             *("samba-tool", "domain", "provision", "--server-role=dc", "--dns-backend=NONE"),
@@ -163,7 +158,6 @@ class ActiveDirectory:
         self.modify(_TREE, unit(STAFF), service, *self.entries)
 
     def _write_config(self) -> None:
-        """Write the configuration for this folder."""
         config = _CONFIG.format(folder=self.folder, address=self.address, realm=DOMAIN.upper())
         self._config.write_text(config, encoding="utf-8")
 
@@ -207,11 +201,9 @@ class ActiveDirectory:
             self.modify(change.format("add"))
 
     def modify(self, *changes: str) -> None:
-        """Apply changes in LDIF, also while it runs."""
         self._ldb("ldbmodify", stdin="".join(changes))
 
     def values(self, filter_: str, attribute: str) -> list[str]:
-        """Return the values of an attribute of all entries that a filter finds."""
         output = self._ldb("ldbsearch", "-b", BASE, filter_, attribute)
         return re.findall(rf"^{attribute}: (.*)$", output, re.MULTILINE)
 
@@ -231,7 +223,6 @@ class ActiveDirectory:
         return done.stdout.decode()
 
     def start(self) -> None:
-        """Start the controller, and wait until it accepts connections."""
         self.process = subprocess.Popen(
             ["samba", "--foreground", "--model=standard", f"--configfile={self._config}"],
             env={"PATH": SEARCH_PATH},

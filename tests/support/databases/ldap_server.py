@@ -20,28 +20,28 @@ SUFFIX = "dc=example,dc=org"
 PEOPLE = f"ou=people,{SUFFIX}"
 ADMIN = f"cn=admin,{SUFFIX}"
 PASSWORD = "s3cret-canary"
-_SCHEMA = Path("/etc/ldap/schema")
-_CONFIG = """\
-include {schema}/core.schema
-include {schema}/cosine.schema
-include {schema}/inetorgperson.schema
+_SCHEMA = "/etc/ldap/schema"
+_CONFIG = f"""\
+include {_SCHEMA}/core.schema
+include {_SCHEMA}/cosine.schema
+include {_SCHEMA}/inetorgperson.schema
 modulepath /usr/lib/ldap
 moduleload back_mdb
-pidfile {folder}/slapd.pid
-TLSCACertificateFile {folder}/ca.pem
-TLSCertificateFile {folder}/server.pem
-TLSCertificateKeyFile {folder}/server.key
+pidfile {{folder}}/slapd.pid
+TLSCACertificateFile {{folder}}/ca.pem
+TLSCertificateFile {{folder}}/server.pem
+TLSCertificateKeyFile {{folder}}/server.key
 TLSVerifyClient try
-authz-regexp "cn=client.*" "{admin}"
-{options}
+authz-regexp "cn=client.*" "{ADMIN}"
+{{options}}
 database mdb
 maxsize 1073741824
-suffix "{suffix}"
-rootdn "{admin}"
-rootpw {password}
-directory {folder}/db
-{index}
-{database}
+suffix "{SUFFIX}"
+rootdn "{ADMIN}"
+rootpw {PASSWORD}
+directory {{folder}}/db
+{{index}}
+{{database}}
 """
 _TREE = f"""\
 dn: {SUFFIX}
@@ -87,7 +87,6 @@ PERSONS = (
 
 
 def require() -> None:
-    """Skip a test where the server or python-ldap is missing."""
     pytest.importorskip("ldap", reason=not_installed("python-ldap"))
     find_tool("slapd")
 
@@ -114,14 +113,7 @@ class LdapServer:
         client.cert_chain_pems[0].write_to_path(self.folder / "client.pem")
         client.private_key_pem.write_to_path(self.folder / "client.key")
         text = _CONFIG.format(
-            schema=_SCHEMA,
-            folder=self.folder,
-            suffix=SUFFIX,
-            admin=ADMIN,
-            password=PASSWORD,
-            index=self.index,
-            database=self.database,
-            options=self.options,
+            folder=self.folder, index=self.index, database=self.database, options=self.options
         )
         self.config.write_text(text, encoding="utf-8")
         self.load(self.persons)
@@ -136,7 +128,6 @@ class LdapServer:
         subprocess.run(command, check=True, env={"PATH": SEARCH_PATH}, capture_output=True)
 
     def certify(self, name: str) -> None:
-        """Write a certificate for this name."""
         issued = self.authority.issue_cert(name)
         issued.cert_chain_pems[0].write_to_path(self.folder / "server.pem")
         issued.private_key_pem.write_to_path(self.folder / "server.key")
@@ -154,7 +145,6 @@ class LdapServer:
         return f"ldaps://127.0.0.1:{self.tls_port}"
 
     def start(self) -> None:
-        """Start the server, and wait until it accepts connections."""
         urls = f"{self.uri} {self.tls_uri}"
         self.process = subprocess.Popen(
             ["slapd", "-h", urls, "-f", str(self.config), "-d", "0"],

@@ -112,12 +112,10 @@ class RedisCluster:
             self.of(key).run(*command)
 
     def mark(self, *nodes: RedisServer, command: str = "SET") -> None:
-        """Set or delete the markers of all slots, or of those of some nodes."""
         for node in nodes or self.nodes:
             assert int(node.run("EVAL", self._script, "0", "", command)[1:]) > 0
 
     def keys_beside(self, key: str) -> list[str]:
-        """Return the keys in the slot of this one."""
         reply = self.of(key).run("CLUSTER", "GETKEYSINSLOT", str(key_slot(key.encode())), "9")
         return reply.decode().split()[2::2]
 

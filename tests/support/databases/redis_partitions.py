@@ -54,21 +54,17 @@ class SentinelGroup:
         return [f"redis://127.0.0.1:{each.relay.port}" for each in self.sentinels]
 
     def split(self, *side: Node) -> None:
-        """Cut these nodes off from the others."""
         nodes = (self.primary, self.replica, *self.sentinels)
         for node in nodes:
             node.relay.bar({each.address for each in nodes if (each in side) != (node in side)})
 
     def cut_replication(self) -> None:
-        """Cut the replica off from its primary alone."""
         self.primary.relay.bar({self.replica.address})
 
     def heal(self) -> None:
-        """End every partition."""
         self.split()
 
     def synchronise(self) -> None:
-        """Wait until the replica has everything that was written."""
         done, wanted = b"", self.primary.server
         deadline = time.monotonic() + 10
         while done != (offset := _replication(wanted)["master_repl_offset"]):
@@ -96,12 +92,10 @@ class SentinelGroup:
             sentinel.server.wait_for(b"master-link-status\r\n$2\r\nok\r\n", *ask)
 
     def fail_over(self) -> None:
-        """Have the Sentinels exchange both servers."""
         self.sentinels[2].server.wait_for(b"+OK", "SENTINEL", "FAILOVER", SERVICE)
         self.wait_for_failover()
 
     def start_sentinels(self) -> None:
-        """Start those that do not run."""
         for each in self.sentinels:
             if each.server.process is None:
                 each.server.start()
@@ -119,7 +113,6 @@ def _replication(server: RedisServer) -> dict[str, bytes]:
 
 @asynccontextmanager
 async def running_group() -> AsyncIterator[SentinelGroup]:
-    """Run all nodes, the servers with an append-only file."""
     async with AsyncExitStack() as stack:
 
         async def node(number: int, *options: str) -> Node:

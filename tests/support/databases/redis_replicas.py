@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import MappingProxyType
 from typing import Any
 
 from idv_redis.options import RedisCacheOptions
@@ -23,8 +22,6 @@ SECRET = "canary" * 8
 
 
 class Replica:
-    """A directory with a shared cache of its own connections."""
-
     def __init__(self, server: RedisServer, **options: Any) -> None:
         given = {"kind": "redis", "url": server.url, "secret": SECRET, "timeout": "1s", **options}
         self.cache = RedisSharedCache(RedisCacheOptions.model_validate(given))
@@ -45,7 +42,6 @@ class Replica:
         return answer.user.plan if answer.user else "not found"
 
     async def find_shared(self, query: Query = QUERY) -> str:
-        """Look up past the cache of this replica."""
         self.directory.cache.apply(Purge())
         return await self.find(query)
 
@@ -55,11 +51,9 @@ class Replica:
 
 
 @asynccontextmanager
-async def replicas(
-    server: RedisServer, shared: Mapping[str, Any] = MappingProxyType({}), **options: Any
-) -> AsyncIterator[tuple[Replica, Replica]]:
-    """Run two replicas, both with the ``shared`` options, and the second with others, too."""
-    both = Replica(server, **shared), Replica(server, **shared, **options)
+async def replicas(server: RedisServer, **options: Any) -> AsyncIterator[tuple[Replica, Replica]]:
+    """Run two replicas, the second with these options."""
+    both = Replica(server), Replica(server, **options)
     for each in both:
         await each.cache.open()
     try:

@@ -38,7 +38,6 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start the server, and wait until it accepts connections."""
         arguments = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         self.process = subprocess.Popen(
             [find_tool("redis-server"), *self.options, *arguments],
@@ -74,7 +73,6 @@ class RedisServer:
             return sock.makefile("rb").read()
 
     def wait_for(self, reply: bytes, *command: str) -> None:
-        """Repeat a command until its reply contains this."""
         deadline = time.monotonic() + 60
         while True:
             with suppress(OSError):  # a Sentinel has closed those of all clients
@@ -90,25 +88,21 @@ class RedisServer:
 
     @property
     def accepted(self) -> int:
-        """The number of connections accepted up to now."""
         stats = self.run("INFO", "stats")
         return int(stats.partition(b"total_connections_received:")[2].split(b"\r")[0])
 
     def write(self, *users: User, prefix: str = "") -> None:
-        """Replace everything by these users."""
         self.run("FLUSHALL")
         self.add(*users, prefix=prefix)
         self.run("SET", f"{prefix}ready", "1")
 
     def add(self, *users: User, prefix: str = "") -> None:
-        """Write these users beside others."""
         for user in users:
             for command in commands_of(user, prefix):
                 self.run(*command)
 
 
 def commands_of(user: User, prefix: str = "") -> tuple[list[str], list[str]]:
-    """Return the commands that write a user, each with its key."""
     fields = ["nickname", user.nickname, "card_number", user.card_number, "plan", user.plan]
     fields += [] if user.profile_url is None else ["profile_url", user.profile_url]
     return (

@@ -7,22 +7,23 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 Then = Literal["keep", "close", "reset", "drip", "flood"]
 REQUEST_ID = b"%REQUEST-ID%"
-"""Stands in an answer for the ``X-Request-ID`` of the request."""
-
 OWN_ID = b"%OWN-ID%"
-"""Stands there for its ``X-IDV-Request-ID``."""
 _IDS = {REQUEST_ID: "X-Request-ID", OWN_ID: "X-IDV-Request-ID"}
+"""Headers of the request, whose values stand in an answer for these marks."""
 
 
 class Said(NamedTuple):
-    """What is sent after a request, and what is done to the connection then."""
+    """What is sent after a request, and what is done to the connection then.
+
+    A ``drip`` sends one more byte every 10 ms, a ``flood`` as many as are taken.
+    """
 
     sent: bytes = b""
     then: Then = "keep"
@@ -30,15 +31,12 @@ class Said(NamedTuple):
 
 @dataclass
 class Scripted:
-    """Gives each request the next of its answers; the last one stays.
-
-    Who is held waits for the ``gate``. A ``drip`` sends one more byte every 10 ms, a
-    ``flood`` as many as are taken.
-    """
+    """Gives each request the next of its answers, when the ``gate`` is open; the last one stays."""
 
     answers: list[Said]
     requests: list[bytes] = field(default_factory=list)
     port: int = 0
+    scheme: str = "http"
     connections: list[asyncio.Task[None] | None] = field(default_factory=list)
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
@@ -51,26 +49,23 @@ class Scripted:
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     @property
     def targets(self) -> list[str]:
         return [request.split(b" ", 2)[1].decode() for request in self.requests]
 
     async def asked(self, times: int = 1) -> None:
-        """Waits until it has seen so many requests in all."""
         while len(self.requests) < times:
             self.arrived.clear()
             await asyncio.wait_for(self.arrived.wait(), 5)
 
     async def dripped(self) -> None:
-        """Waits for one more byte, if it sends any."""
         self.going_on.clear()
         if any(answer.then == "drip" for answer in self.answers):
             await asyncio.wait_for(self.going_on.wait(), 5)
 
     def say(self, *answers: Said | bytes) -> None:
-        """Gives these answers from now on."""
         self.answers = as_said(answers)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -129,7 +124,7 @@ async def serving(
     *answers: Said | bytes, tls: ssl.SSLContext | None = None, port: int = 0
 ) -> AsyncIterator[Scripted]:
     """Listens while the block runs, and waits for its connections to end after it."""
-    upstream = Scripted(as_said(answers))
+    upstream = Scripted(as_said(answers), scheme="https" if tls else "http")
     # With the default backlog, the kernel tells the clients of a crowd to try again in a second.
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", port, ssl=tls, backlog=1000)
     upstream.port = server.sockets[0].getsockname()[1]
@@ -140,6 +135,21 @@ async def serving(
         upstream.gate.set()
         if upstream.connections:
             await asyncio.wait(filter(None, upstream.connections), timeout=5)
+
+
+@contextmanager
+def full_listener() -> Iterator[tuple[str, int]]:
+    """Yield an address that neither accepts nor refuses a connection."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.settimeout(0)
+            with suppress(BlockingIOError):
+                waiting.connect(listener.getsockname())
+        yield listener.getsockname()
 
 
 def http(status: int, body: bytes = b"", *headers: str, kind: str = "application/json") -> bytes:

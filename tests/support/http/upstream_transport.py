@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -15,12 +16,13 @@ from idv_upstream.transport.credentials import NoCredential
 from idv_upstream.transport.sender import Sender
 from idv_upstream.transport.tls import TlsOptions
 from support.fakes.clock_and_backends import LoopClock
-from support.http.scripted_server import Said, Scripted, serving
+from support.http.scripted_server import Said, Scripted, http, serving
 from tornado_idv import LookupFailed, Unavailable
 
 GET = Request("GET", "/people/alice?plan=1", {}, None, repeatable=True)
 POST = Request("POST", "/search", {"Content-Type": "application/json"}, b"{}", repeatable=False)
 
+GOOD = http(200, b"{}")
 TIMEOUT = 30.0
 
 
@@ -28,19 +30,9 @@ def always(_status: int) -> bool:
     return True
 
 
-class Pauses:
-    """Records the pauses without waiting."""
-
-    def __init__(self) -> None:
-        self.lengths: list[float] = []
-
-    async def __call__(self, seconds: float) -> None:
-        self.lengths.append(seconds)
-
-
 @asynccontextmanager
 async def opened(base_url: str = "", **arguments: Any) -> AsyncIterator[Sender]:
-    given = {"auth": NoCredential(), "tls": TlsOptions(), "timeout": TIMEOUT, "pause": Pauses()}
+    given = {"auth": NoCredential(), "tls": TlsOptions(), "timeout": TIMEOUT, "pause": AsyncMock()}
     made = Sender(base_url=base_url, name="crm", **{**given, **arguments})
     await made.open()
     try:
@@ -51,7 +43,6 @@ async def opened(base_url: str = "", **arguments: Any) -> AsyncIterator[Sender]:
 
 @asynccontextmanager
 async def asked(*answers: Said | bytes, **arguments: Any) -> AsyncIterator[tuple[Scripted, Sender]]:
-    """An upstream that sends these responses, and a transport for it."""
     async with serving(*answers) as upstream, opened(upstream.address, **arguments) as made:
         yield upstream, made
 

@@ -1,6 +1,7 @@
 """Directories that others wrote, each filled with `USERS` by its own means.
 
-Each is a context that gives the address; behind it the process is gone.
+Each is a context that gives the address; behind it the process is gone. `make test-tools` installs
+the servers; what needs one that is not there is skipped.
 """
 
 from __future__ import annotations
@@ -9,19 +10,31 @@ import base64
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
+from urllib.request import Request, urlopen
+
+import pytest
 
 from support.databases.postgres_server import PostgresServer, running_server
 from support.http.threaded_server import serving_in_thread
+from support.processes.ports import free_port
 from support.processes.process import TIMEOUT, running
+from support.processes.proxies import find_tool, not_installed, running_program
 from support.processes.service import KEY, make_database
-from support.recipes.peer_process import POSTGRAPHILE, node_program, python_program, started
 from tornado_idv import User
+
+ROOT = Path(__file__).parents[3]
+MODULES = ROOT / "tests" / "recipes" / "node_modules"
+POSTGRAPHILE = ROOT / "tests" / "recipes" / "postgraphile" / "node_modules"
+PROGRAMS = ROOT / ".venv-recipes" / "bin"
+
+Serve = Callable[[Path], AbstractContextManager[str]]
+"""Runs a server in a folder, and gives its address."""
 
 PROFILE = "https://people.example/of/alice"
 USERS = (
@@ -43,6 +56,39 @@ _ENTERPRISE = "urn:ietf:params:scim:schemas:extension:enterprise:2.0:User"
 
 
 @contextmanager
+def started(command: Sequence[str], folder: Path) -> Iterator[str]:
+    """Run a server in a folder; ``{port}`` in its command stands for a free port."""
+    port = free_port()
+    words = [word.replace("{port}", str(port)) for word in command]
+    with running_program(["env", "-C", str(folder), *words], port, folder / "server.log"):
+        yield f"http://127.0.0.1:{port}"
+
+
+def keep(url: str, document: Any, headers: Mapping[str, str], method: str = "POST") -> None:
+    """Have a server keep a document; a status of failure is an error."""
+    request = Request(url, json.dumps(document).encode(), dict(headers), method=method)
+    urlopen(request, timeout=TIMEOUT).close()
+
+
+def node_program(path: str, modules: Path = MODULES) -> Sequence[str]:
+    """The words that run a program of the folder ``node_modules``; skips where it is not."""
+    if not (modules / path).exists():
+        pytest.skip(not_installed(path.partition("/")[0]))
+    return [find_tool("node"), str(modules / path)]
+
+
+def python_program(name: str) -> Sequence[str]:
+    """The words that run a program of the recipes' own environment; skips where it is not."""
+    if not (PROGRAMS / name).exists():
+        pytest.skip(not_installed(name))
+    return [str(PROGRAMS / "python"), "-I", str(PROGRAMS / name)]
+
+
+def row_of(user: User) -> dict[str, str]:
+    return {"login": user.nickname, "card": user.card_number, "plan": user.plan}
+
+
+@contextmanager
 def json_server(folder: Path) -> Iterator[str]:
     """json-server over a file: a REST interface with filters."""
     rows = [
@@ -56,8 +102,8 @@ def json_server(folder: Path) -> Iterator[str]:
     ]
     (folder / "db.json").write_text(json.dumps({"users": rows}), encoding="utf-8")
     program = node_program("json-server/lib/cli/bin.js")
-    with started([*program, *_ON_A_FREE_PORT, "db.json"], folder) as peer:
-        yield peer.address
+    with started([*program, *_ON_A_FREE_PORT, "db.json"], folder) as address:
+        yield address
 
 
 @contextmanager
@@ -66,21 +112,17 @@ def scim2_server(folder: Path) -> Iterator[str]:
     program = python_program("scim2-server")
     command = [*program, "--port", "{port}", "--bearer-token", SCIM_TOKEN]
     headers = {"Authorization": f"Bearer {SCIM_TOKEN}", "Content-Type": "application/scim+json"}
-    with started(command, folder, headers) as peer:
+    with started(command, folder) as address:
         for user in USERS:
-            peer.keep("POST", "/v2/Users", _scim_user(user))
-        yield peer.address
-
-
-def _scim_user(user: User) -> Mapping[str, Any]:
-    profile = {"profileUrl": user.profile_url} if user.profile_url else {}
-    return {
-        "schemas": ["urn:ietf:params:scim:schemas:core:2.0:User", _ENTERPRISE],
-        "userName": user.nickname,
-        "userType": user.plan,
-        _ENTERPRISE: {"employeeNumber": user.card_number},
-        **profile,
-    }
+            row: dict[str, Any] = {
+                "schemas": ["urn:ietf:params:scim:schemas:core:2.0:User", _ENTERPRISE],
+                "userName": user.nickname,
+                "userType": user.plan,
+                _ENTERPRISE: {"employeeNumber": user.card_number},
+            }
+            row |= {"profileUrl": user.profile_url} if user.profile_url else {}
+            keep(f"{address}/v2/Users", row, headers)
+        yield address
 
 
 @contextmanager
@@ -91,29 +133,26 @@ def pouchdb_server(folder: Path) -> Iterator[str]:
     program = node_program("pouchdb-server/bin/pouchdb-server")
     proof = base64.b64encode(f"reader:{COUCH_PASSWORD}".encode()).decode()
     headers = {"Authorization": f"Basic {proof}", "Content-Type": "application/json"}
-    with started([*program, *_ON_A_FREE_PORT, "--in-memory"], folder, headers) as peer:
-        peer.keep("PUT", "/people", {})
+    with started([*program, *_ON_A_FREE_PORT, "--in-memory"], folder) as address:
+        keep(f"{address}/people", {}, headers, "PUT")
         for field in ("login", "card"):
-            peer.keep("POST", "/people/_index", {"index": {"fields": [field]}})
+            keep(f"{address}/people/_index", {"index": {"fields": [field]}}, headers)
         for user in USERS:
-            row = {"login": user.nickname, "card": user.card_number, "plan": user.plan}
-            peer.keep("POST", "/people", row)
-        yield peer.address
+            keep(f"{address}/people", row_of(user), headers)
+        yield address
 
 
 @contextmanager
 def json_graphql_server(folder: Path) -> Iterator[str]:
-    """json-graphql-server over a file."""
     rows = [{"id": user.nickname, "card": user.card_number, "plan": user.plan} for user in USERS]
     (folder / "data.json").write_text(json.dumps({"users": rows}), encoding="utf-8")
     program = node_program("json-graphql-server/bin/json-graphql-server.cjs")
-    with started([*program, "data.json", *_ON_A_FREE_PORT], folder) as peer:
-        yield peer.address
+    with started([*program, "data.json", *_ON_A_FREE_PORT], folder) as address:
+        yield address
 
 
 @contextmanager
 def postgraphile(folder: Path) -> Iterator[str]:
-    """PostGraphile over PostgreSQL."""
     with postgraphile_over_database(folder) as (address, _):
         yield address
 
@@ -133,13 +172,11 @@ def postgraphile_over_database(folder: Path) -> Iterator[tuple[str, PostgresServ
         )
         options = ("--connection", server.dsn("postgres"), "--schema", "public")
         serving = ("--host", "127.0.0.1", "--port", "{port}", "--disable-query-log")
-        with started([*program, *options, *serving], folder) as peer:
-            yield peer.address, server
+        with started([*program, *options, *serving], folder) as address:
+            yield address, server
 
 
 class Asked(NamedTuple):
-    """A request: its path, the parameters of its query, its body and its credential."""
-
     path: str
     query: Mapping[str, str]
     body: str
@@ -165,7 +202,6 @@ class Imitation(ThreadingHTTPServer, ABC):
     @classmethod
     @contextmanager
     def serve(cls, _: Path) -> Iterator[str]:
-        """Run the server, and give its address."""
         with serving_in_thread(cls()) as server:
             yield f"http://127.0.0.1:{server.server_port}"
 
@@ -245,8 +281,7 @@ class Directus(Imitation):
 
     def _row(self, user: User) -> dict[str, str]:
         status = "archived" if user.nickname in self.archived else "published"
-        card, plan = user.card_number, user.plan
-        return {"login": user.nickname, "card": card, "plan": plan, "status": status}
+        return {**row_of(user), "status": status}
 
     @staticmethod
     def _matches(row: Mapping[str, str], query: Mapping[str, str]) -> bool:
@@ -277,7 +312,6 @@ class PocketBase(Imitation):
     users = (*USERS, User("Free", "1", "witness"))
     logins = 0
     valid_from = 0
-    """The number of the first token that is still valid."""
 
     def answer(self, asked: Asked) -> Answer:
         if asked.path == "/api/collections/users/auth-with-password":
@@ -298,7 +332,7 @@ class PocketBase(Imitation):
         tokens = [f"Bearer {self._token(n)}" for n in range(self.valid_from, self.logins + 1)]
         rows = [
             row
-            for row in map(self._row, self.users)
+            for row in map(row_of, self.users)
             if asked.authorization in tokens
             and any(row[each[1]] == each[2] for each in conditions if each)
         ]
@@ -306,12 +340,7 @@ class PocketBase(Imitation):
         return 200, {"page": 1, "perPage": size, "totalItems": len(rows), "items": rows[:size]}
 
     @staticmethod
-    def _row(user: User) -> dict[str, str]:
-        return {"login": user.nickname, "card": user.card_number, "plan": user.plan}
-
-    @staticmethod
     def _token(number: int) -> str:
-        """Return a JWT that is valid for long."""
         claims = {"exp": 2**32, "id": f"login{number}"}
         payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
         return f"e30.{payload}.signature"
@@ -319,7 +348,6 @@ class PocketBase(Imitation):
 
 @contextmanager
 def itself(folder: Path) -> Iterator[str]:
-    """This service over a database, as a process of its own."""
     rows = [(user.nickname, user.card_number, user.plan, user.profile_url) for user in USERS]
     make_database(folder / "users.db", *rows)
     config = folder / "config.yaml"
