@@ -115,13 +115,10 @@ def test_changes_at_once_wait_for_each_other(place: KeyStoreLocation) -> None:
 
     def rotate(first: int) -> None:
         with closing(type(place)(place.setting)) as own:
-            rotate_at(own, first)
-
-    def rotate_at(own: KeyStoreLocation, first: int) -> None:
-        for i in range(first, first + 5):
-            with open_store(own) as store:
-                token = Token(digest(str(i)), CREATED + i)
-                store.rotate("shop", token, overlap=1e6, expires=None)
+            for i in range(first, first + 5):
+                with open_store(own) as store:
+                    token = Token(digest(str(i)), CREATED + i)
+                    store.rotate("shop", token, overlap=1e6, expires=None)
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(rotate, range(0, 20, 5)))
