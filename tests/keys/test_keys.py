@@ -116,12 +116,6 @@ def test_ring_rejects_any_other_token(token: str, reason: str) -> None:
     assert (caught.value.reason, caught.value.key_id) == (reason, None)
 
 
-@given(st.text())
-def test_any_text_is_rejected_without_repeating_it(text: str) -> None:
-    reason = rejection(KeyRing([ApiKey("shop", digest(TOKEN))]), text)
-    assert reason in {"malformed", "unknown"}
-
-
 @pytest.mark.parametrize("reason", ["revoked", "disabled"])
 def test_rejected_key_is_known_by_its_id(reason: str) -> None:
     ring = KeyRing([ApiKey("shop", digest(TOKEN), expires=-inf, rejected=reason)])
@@ -151,12 +145,12 @@ def test_credentials_of_a_wrong_form_are_malformed_even_if_their_digest_is_confi
 
 
 def test_replaced_keys_are_effective_at_once() -> None:
-    """A key that was changed or removed is not held."""
+    """An equal key stays the same object; a key that was changed or removed is not held."""
     old = {name: ApiKey(name, digest(name)) for name in ("same", "changed", "removed")}
     ring = KeyRing([])
-    ring.replace(ring.merged(old.values(), []))
-    new = [old["same"], ApiKey("changed", digest("changed"), owner="x")]
-    ring.replace(ring.merged(new, []))
+    ring.replace(ring.merged([], [*old.values()]))
+    new = [ApiKey("same", digest("same")), ApiKey("changed", digest("changed"), owner="x")]
+    ring.replace(ring.merged([], new))
     assert ring.authenticate("bearer", "same") is old["same"]
     assert [name for name, key in old.items() if ring.find(key.digest) is key] == ["same"]
     assert ring.ids == {"same", "changed"}
