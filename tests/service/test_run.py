@@ -159,12 +159,6 @@ def test_a_start_that_cancels_itself_is_no_stop(
         serve(stop)
 
 
-def test_url_of_an_address_is_for_clients_on_this_machine() -> None:
-    hosts = ("0.0.0.0", "localhost", "::", "::1")
-    urls = [Address(host, 80).url("http").removesuffix(":80") for host in hosts]
-    assert urls == ["http://127.0.0.1", "http://localhost", "http://[::1]", "http://[::1]"]
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
