@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.databases.key_stores import record
 from tornado_idv.errors import InvalidKey, UndeterminedKey
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
@@ -185,7 +186,7 @@ def test_last_use_is_recorded_for_valid_keys_only() -> None:
 
 def test_repr_contains_no_token_and_no_digest() -> None:
     key = ApiKey("shop", digest(TOKEN), owner="web shop")
-    for text in (repr(key), repr(KeyRing([key]))):
+    for text in (repr(key), repr(KeyRing([key])), repr(record("shop", TOKEN))):
         assert repr(digest(TOKEN)) not in text
         assert digest(TOKEN).hex() not in text
         assert TOKEN not in text

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from support.databases.key_stores import (
     CREATED,
     add,
-    create,
     make_store,
     open_store,
     read,
@@ -131,7 +130,7 @@ def test_store_is_created_once_by_commands_at_once(place: KeyStoreLocation) -> N
     def create_own(_: int) -> bool:
         with closing(type(place)(place.setting)) as own:
             together.wait(10)
-            return create(own)
+            return own.create()
 
     with ThreadPoolExecutor(4) as threads:
         assert sorted(threads.map(create_own, range(4))) == [False, False, False, True]
