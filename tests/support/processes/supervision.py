@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,21 +150,13 @@ class FakeChild(Child):
 
 
 class RecordingEvents(Events):
-    """Records the events of the service."""
-
-    def __init__(self, clock: Callable[[], float], interval: float | None) -> None:
+    def __init__(self, interval: float | None) -> None:
         super().__init__()
         self.interval = interval
         self.sent: list[Event] = []
-        self.signs_of_life: list[float] = []
-        """When ``alive`` was sent."""
-        self._clock = clock
 
     def send(self, event: Event) -> None:
-        if event == "alive":
-            self.signs_of_life.append(self._clock())
-        else:
-            self.sent.append(event)
+        self.sent.append(event)
 
 
 class _Over(Exception):
@@ -184,8 +177,8 @@ class Simulation:
         self.prepare: Callable[[FakeProcess], object] = FakeProcess.serve
         self.fork_error: OSError | None = None
         self.announced: list[int] = []
-        self.released = 0
-        self.events = RecordingEvents(self.clock, interval)
+        self.released: list[str] = []
+        self.events = RecordingEvents(interval)
         self.current = configuration(folder, CONFIG)
         self._is_over = False
         self._limit = math.inf
@@ -197,7 +190,7 @@ class Simulation:
             self.current,
             self.events,
             on_ready=self.announced.append,
-            release=self._release,
+            release=partial(self.released.append, "sockets"),
             clock=self.clock,
             fork=self._fork,
         )
@@ -298,9 +291,6 @@ class Simulation:
         self.processes.append(process)
         self.prepare(process)
         return FakeChild(process, ours, now)
-
-    def _release(self) -> None:
-        self.released += 1
 
 
 class _Poll:
