@@ -34,7 +34,7 @@ from support.http.repeated_requests import BODY, PATH
 from support.http.tcp_relay import relaying
 from support.processes.process import TIMEOUT, Invoke, eventually
 from support.processes.reloads import config, reloadable
-from support.processes.service import FIXTURE, Client, serving
+from support.processes.service import Client, serving, write_config
 from tornado_idv.errors import InvalidKey, KeyStoreError, StartError
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
@@ -56,12 +56,6 @@ def running(database: Database) -> Iterator[None]:
 def place(database: Database) -> Iterator[PostgresKeyStore]:
     with closing(postgres_place(database)) as location:
         yield location
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    return tmp_path
 
 
 def revoke_elsewhere(place: PostgresKeyStore) -> None:
@@ -316,14 +310,14 @@ async def test_kept_connection_on_which_nothing_is_answered_is_replaced_within_s
     ids=["unreachable", "malformed", "unknown scheme"],
 )
 def test_store_that_cannot_be_opened_stops_the_start_and_is_reported_by_check(
-    folder: Path, invoke: Invoke, setting: str, message: str
+    tmp_path: Path, invoke: Invoke, setting: str, message: str
 ) -> None:
     text = config_with(setting.format(PASSWORD))
-    with pytest.raises(StartError, match=re.escape(message)) as caught, serving(text, folder):
+    with pytest.raises(StartError, match=re.escape(message)) as caught, serving(text, tmp_path):
         pass
     assert PASSWORD not in str(caught.value)
-    checked = invoke("check", "-c", folder / "config.yaml")
-    listed = invoke("keys", "list", "-c", folder / "config.yaml")
+    checked = invoke("check", "-c", tmp_path / "config.yaml")
+    listed = invoke("keys", "list", "-c", tmp_path / "config.yaml")
     assert (checked.exit_code, listed.exit_code) == (1, 1)
     for result in (checked, listed):
         assert message in result.stderr
@@ -338,10 +332,11 @@ def test_wrong_password_is_reported_without_it(place: PostgresKeyStore) -> None:
     assert "canary" not in f"{caught.value} {wrong!r} {wrong.name}"
 
 
-def test_commands_work_on_the_store(place: PostgresKeyStore, folder: Path, invoke: Invoke) -> None:
-    config = folder / "config.yaml"
-    (folder / "dsn").write_text(place.setting.get_secret_value())
-    config.write_text(config_with("${file:dsn}"))
+def test_commands_work_on_the_store(
+    place: PostgresKeyStore, tmp_path: Path, invoke: Invoke
+) -> None:
+    config = write_config(tmp_path, config_with("${file:dsn}"))
+    (tmp_path / "dsn").write_text(place.setting.get_secret_value())
     missing = invoke("keys", "issue", "shop", "-c", config)
     assert missing.exit_code == 1
     assert missing.stderr.startswith(f"{place.name}: there is no key store in this database")
@@ -354,7 +349,7 @@ def test_commands_work_on_the_store(place: PostgresKeyStore, folder: Path, invok
 
 
 def test_hanging_host_delays_for_seconds(
-    place: PostgresKeyStore, database: Database, folder: Path, invoke: Invoke
+    place: PostgresKeyStore, database: Database, tmp_path: Path, invoke: Invoke
 ) -> None:
     """It responds to nothing, and could be a second primary."""
     make_store(place, "shop")
@@ -362,13 +357,15 @@ def test_hanging_host_delays_for_seconds(
         host = f"127.0.0.1:{database.server.port}"
         hosts = f"127.0.0.1:{silent.getsockname()[1]},{host}"
         dsn = place.setting.get_secret_value().replace(host, hosts)
-        (folder / "config.yaml").write_text(config_with(f"'{dsn}'"))
+        (tmp_path / "config.yaml").write_text(config_with(f"'{dsn}'"))
         began = time.monotonic()
-        assert invoke("keys", "revoke", "shop", "-c", folder / "config.yaml").exit_code == 0
+        assert invoke("keys", "revoke", "shop", "-c", tmp_path / "config.yaml").exit_code == 0
         assert time.monotonic() - began < 30
 
 
-def test_service_changes_no_keys(place: PostgresKeyStore, database: Database, folder: Path) -> None:
+def test_service_changes_no_keys(
+    place: PostgresKeyStore, database: Database, tmp_path: Path
+) -> None:
     """With the roles and grants in docs/guide/keys.md. A change is in force within a second."""
     roles, grants = re.findall(r"```sql\n(.*?)```", KEYS, re.DOTALL)
     database.run(re.sub("'a[^']* long random text'", f"'{PASSWORD}'", roles))
@@ -380,7 +377,7 @@ def test_service_changes_no_keys(place: PostgresKeyStore, database: Database, fo
     def status(client: Client) -> int:
         return client.post(PATH, BODY, {"Authorization": f"Bearer {token}"}).status
 
-    with serving(config_with(service_dsn), folder) as service:
+    with serving(config_with(service_dsn), tmp_path) as service:
         client, follower = Client(service.port), service.keys.store
         assert follower is not None
         assert status(client) == 200

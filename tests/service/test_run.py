@@ -10,15 +10,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from support.processes.process import eventually
 from support.processes.service import Client
-from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
-from tornado_idv.errors import StartError
 from tornado_idv.files import FileSignature
 from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds
@@ -29,7 +26,6 @@ from tornado_idv.logs.writer import LogWriter
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query
 from tornado_idv.registry import installed_kinds, plugin_manager
-from tornado_idv.service import sockets
 from tornado_idv.service.run import run
 from tornado_idv.service.service import Service
 from tornado_idv.web.access_log import AccessLog
@@ -157,20 +153,3 @@ def test_a_start_that_cancels_itself_is_no_stop(
     monkeypatch.setattr(Opening, "number", None)
     with pytest.raises(asyncio.CancelledError):
         serve(stop)
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (OSError(99, "not one of ours"), "not one of ours"),
-        (OSError("no such name"), "no such name"),
-    ],
-    ids=["with a number", "without"],
-)
-def test_listen_error_is_reported(
-    monkeypatch: pytest.MonkeyPatch, error: OSError, reason: str
-) -> None:
-    monkeypatch.setattr(sockets, "bind_sockets", Mock(side_effect=error))
-    text = f"^cannot listen on 192.0.2.1:any free port: {reason}; change server.host$"
-    with pytest.raises(StartError, match=text):
-        sockets.bind("change server.host", Address("192.0.2.1"))

@@ -159,10 +159,6 @@ class RecordingEvents(Events):
         self.sent.append(event)
 
 
-class _Over(Exception):
-    pass
-
-
 class Simulation:
     """Two workers, the manager, and their supervisor, in simulated time.
 
@@ -180,8 +176,6 @@ class Simulation:
         self.released: list[str] = []
         self.events = RecordingEvents(interval)
         self.current = configuration(folder, CONFIG)
-        self._is_over = False
-        self._limit = math.inf
         self._steps = 0
         self._pause = 0.0
         patch.setattr(select, "poll", lambda: _Poll(self))
@@ -224,16 +218,13 @@ class Simulation:
 
     def run(self) -> bool:
         """Let the supervisor run to its end."""
-        self._is_over = True
-        self._end = self._limit = self.now + 1000.0
+        self._end = math.inf
         return self.supervisor.run()
 
     def close(self) -> None:
-        """End the supervisor, unless it has run to its end."""
-        if not self._is_over:
-            self._limit = 0.0
-            with suppress(_Over):
-                self.supervisor.run()
+        for each in self.supervisor._children:
+            each.end()
+        self.supervisor._signals.close()
 
     def of(self, name: str) -> list[FakeProcess]:
         """The processes that have had this name."""
@@ -270,8 +261,6 @@ class Simulation:
 
     def wait(self, seconds: float) -> None:
         """Let processes run, and time pass; less if one of them does something."""
-        if self.now >= self._limit:
-            raise _Over
         self._steps = 0 if seconds > 0 else self._steps + 1
         assert self._steps < _MAX_STEPS, "the supervisor does not wait"
         self.now, self._pause = max(min(self.now + seconds, self._end), self.now + self._pause), 0.0
