@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, current_thread, main_thread
 from typing import Any
 
 import pytest
 
-from support.databases.key_stores import add, garbage, make_store, open_store, read, record
+from support.databases.key_stores import Fault, add, garbage, make_store, open_store, read, record
 from support.http.http_server import until
 from support.http.repeated_requests import BODY, PATH, repeating
 from support.processes.process import Invoke, eventually
@@ -109,14 +110,24 @@ def test_last_use_is_written_while_the_service_runs(
         eventually(lambda: read(store)["shop"].last_used is not None)
 
 
+@contextmanager
+def hanging_polls(_: Path) -> Iterator[None]:
+    ended = Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StoreFollower, "poll", lambda _: ended.wait(10))
+        yield
+    ended.set()
+
+
+@pytest.mark.parametrize(("fault", "logged"), [(garbage, ["ERROR"]), (hanging_polls, [])])
 def test_service_answers_while_the_store_fails(
-    tmp_path: Path, store: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: Path, caplog: pytest.LogCaptureFixture, fault: Fault, logged: list[str]
 ) -> None:
     """Not with 401 where another process may have issued or renewed the key meanwhile."""
     token = make_store(store, "shop")["shop"]
     with serving(CONFIG_FILE, tmp_path) as service:
         client = Client(service.port)
-        with garbage(store):
+        with fault(store):
             eventually(lambda: ask(client, issue("shop")).status == 503)
             reply = ask(client, EXPIRED_KEY)
             assert (reply.status, reply.code) == (503, "backend_unavailable")
@@ -125,25 +136,7 @@ def test_service_answers_while_the_store_fails(
             assert ask(client, "").status == ask(client, "no token68").status == 401
         eventually(lambda: ask(client, issue("shop")).status == 401)
         assert ask(client, EXPIRED_KEY).status == 401
-    assert [each.levelname for each in caplog.records if "keys.db" in each.getMessage()] == [
-        "ERROR"
-    ]
-
-
-def test_key_is_undetermined_while_the_store_hangs(
-    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    token, ended = make_store(store, "shop")["shop"], Event()
-    with serving(CONFIG_FILE, tmp_path) as service:
-        client = Client(service.port)
-        with monkeypatch.context() as patched:
-            patched.setattr(StoreFollower, "poll", lambda _: ended.wait(10))
-            try:
-                eventually(lambda: ask(client, issue("shop")).status == 503)
-                assert ask(client, token).status == 200
-            finally:
-                ended.set()
-        eventually(lambda: ask(client, issue("shop")).status == 401)
+    assert [each.levelname for each in caplog.records if "keys.db" in each.getMessage()] == logged
 
 
 async def test_store_that_responds_leaves_no_key_undetermined(
