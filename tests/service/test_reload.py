@@ -103,10 +103,7 @@ async def test_unexpected_exception_leaves_the_old_configuration_in_force(
         with monkeypatch.context() as patch:
             patch.setattr("tornado_idv.service.service.TrustedProxies", lambda _: 1 / 0)
             result = await harness.reload(config(B, server="trusted_proxies: [127.0.0.1]"))
-        assert (result.code, result.problems) == (
-            FAILED,
-            ("unhandled exception: ZeroDivisionError",),
-        )
+        assert result.problems == ("unhandled exception: ZeroDivisionError",)
         assert (await harness.ask("@alice")).record["plan"] == "A"
         assert [each.is_open for each in Gated.made] == [True, False]
         assert (await harness.reload(config(B))).code is None
@@ -121,10 +118,8 @@ async def test_request_in_flight_ends_in_its_configuration(tmp_path: Path, field
         await harness.reload(new)
         await settle()
         other = await harness.ask("@alice")
-        assert (other.record["plan"], other.record["profile_url"][:17]) == (
-            "B",
-            "https://b.example",
-        )
+        assert other.record["plan"] == "B"
+        assert other.record["profile_url"] == "https://b.example/m/alice"
         assert old.is_open
         old.gate.set()
         response = await client.read()

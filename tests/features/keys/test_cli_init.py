@@ -75,22 +75,16 @@ def test_comment_for_editors_names_a_command_that_says_how(invoke: Invoke, tmp_p
     assert "$schema" not in text
 
 
-@pytest.mark.parametrize(
-    ("kind", "secret", "extra"),
-    [
-        ("postgres", "postgres.dsn", "asyncpg"),
-        ("upstream", "upstream.token", None),
-        ("yaml", None, None),
-    ],
-)
-def test_end_says_what_is_left_to_do(
-    invoke: Invoke, tmp_path: Path, kind: str, secret: str | None, extra: str | None
-) -> None:
-    output = invoke("init", "--from", kind, tmp_path).stdout
-    install = f"install {extra}, " if extra else ""
-    todo = f"{install}edit config.yaml, write {tmp_path / str(secret)} with mode 600, and "
-    assert f"Now {todo if secret else ''}run\n" in output
-    assert (" with a user of yours" in output) == bool(secret)
+def test_end_says_what_is_left_to_do(invoke: Invoke, tmp_path: Path) -> None:
+    write = f"edit config.yaml, write {tmp_path}/{{}} with mode 600, and "
+    for kind, todo in {
+        "postgres": f"install asyncpg, {write.format('postgres/postgres.dsn')}",
+        "upstream": write.format("upstream/upstream.token"),
+        "yaml": "",
+    }.items():
+        output = invoke("init", "--from", kind, tmp_path / kind).stdout
+        assert f"Now {todo}run\n" in output
+        assert (" with a user of yours" in output) == bool(todo)
 
 
 def test_the_printed_request_works(invoke: Invoke, tmp_path: Path) -> None:
