@@ -400,10 +400,14 @@ def test_stop_during_the_start_ends_all_processes(
     simulation.prepare = never_serve
     simulation.advance(1.0)
     simulation.processes[0].update(retiring=True)
-    simulation.processes[1].serve()  # before it gets the message that it is to stop
+    late = simulation.processes[1]
+    late.serve()  # before it gets the message that it is to stop
+    late.ignored = {"drain"}
     signal.raise_signal(signal.SIGTERM)
-    assert simulation.run()
-    assert [each.code for each in simulation.processes] == [0, 0, 0]
+    simulation.advance(1.0)
+    late.exit(1)
+    assert not simulation.run()
+    assert [each.code for each in simulation.processes] == [0, 1, 0]
     assert simulation.announced == []
     assert "stopped during the start" in caplog.messages
     assert "is replaced" not in caplog.text
