@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from threading import Event, current_thread, main_thread
 from typing import Any
 
 import pytest
 
-from support.databases.key_stores import Fault, add, garbage, make_store, open_store, read, record
+from support.databases.key_stores import add, garbage, make_store, open_store, read, record
 from support.http.http_server import until
 from support.http.repeated_requests import BODY, PATH, repeating
 from support.processes.process import Invoke, eventually
@@ -111,17 +111,33 @@ def test_last_use_is_written_while_the_service_runs(
 
 
 @contextmanager
-def hanging_polls(_: Path) -> Iterator[None]:
-    ended = Event()
+def hanging(path: Path) -> Iterator[Event]:
+    """Let each reading of one store hang; yield what is set while one does."""
+    read, begun, ended = StoreFollower.read, Event(), Event()
+
+    def hang(follower: StoreFollower) -> None:
+        if follower.location.setting != path:
+            read(follower)
+            return
+        begun.set()
+        ended.wait(60)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StoreFollower, "poll", lambda _: ended.wait(10))
-        yield
-    ended.set()
+        patch.setattr(service_keys, "_STOP_TIMEOUT", 0.05)
+        patch.setattr(StoreFollower, "read", hang)
+        try:
+            yield begun
+        finally:
+            ended.set()
 
 
-@pytest.mark.parametrize(("fault", "logged"), [(garbage, ["ERROR"]), (hanging_polls, [])])
+@pytest.mark.parametrize(("fault", "logged"), [(garbage, ["ERROR"]), (hanging, [])])
 def test_service_answers_while_the_store_fails(
-    tmp_path: Path, store: Path, caplog: pytest.LogCaptureFixture, fault: Fault, logged: list[str]
+    tmp_path: Path,
+    store: Path,
+    caplog: pytest.LogCaptureFixture,
+    fault: Callable[[Path], AbstractContextManager[object]],
+    logged: list[str],
 ) -> None:
     """Not with 401 where another process may have issued or renewed the key meanwhile."""
     token = make_store(store, "shop")["shop"]
@@ -190,53 +206,31 @@ def test_unexpected_error_does_not_end_the_following(
     assert "ZeroDivisionError" in caplog.text
 
 
-@pytest.fixture
-def hanging(monkeypatch: pytest.MonkeyPatch, store: Path) -> Iterator[Event]:
-    """Lets each reading of ``keys.db`` hang; set while one does."""
-    monkeypatch.setattr(service_keys, "_STOP_TIMEOUT", 0.05)
-    read, begun, ended = StoreFollower.read, Event(), Event()
-
-    def hang(follower: StoreFollower) -> None:
-        if follower.location.setting != store:
-            return read(follower)
-        begun.set()
-        ended.wait(60)
-        return None
-
-    monkeypatch.setattr(StoreFollower, "read", hang)
-    yield begun
-    ended.set()
-
-
-async def test_start_is_cancelled_while_reading_the_store_hangs(
-    hanging: Event, store: Path
-) -> None:
+async def test_start_is_cancelled_while_reading_the_store_hangs(store: Path) -> None:
     opening = service_keys.Keys(Kinds()).opened(AuthSettings.model_construct(store=store))
-    task = asyncio.create_task(opening.__aenter__())
-    await asyncio.to_thread(hanging.wait, 5)
-    task.cancel()
-    await asyncio.wait([task], timeout=2)
-    assert task.cancelled()
+    with hanging(store) as begun:
+        task = asyncio.create_task(opening.__aenter__())
+        await asyncio.to_thread(begun.wait, 5)
+        task.cancel()
+        await asyncio.wait([task], timeout=2)
+        assert task.cancelled()
 
 
 async def test_neither_another_store_nor_the_stop_waits_for_a_store_that_hangs(
-    store: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    request: pytest.FixtureRequest,
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(service_keys, "_POLL_INTERVAL", 0.0)
     make_store(store)
     token, other = digest(make_store(tmp_path / "other.db", "web")["web"]), tmp_path / "other.db"
     settings = AuthSettings.model_construct(store=store)
-    async with asyncio.timeout(5), service_keys.Keys(Kinds()).opened(settings) as keys:
-        hanging = request.getfixturevalue("hanging")
-        await asyncio.to_thread(hanging.wait, 5)
-        (await keys.prepare(AuthSettings.model_construct(store=other))).commit()
-        assert keys.ring.find(token)
-        change(other, lambda opened: opened.revoke("web", time.time()))
-        await until(lambda: keys.ring.find(token) is None)
+    with ExitStack() as stack:
+        async with asyncio.timeout(5), service_keys.Keys(Kinds()).opened(settings) as keys:
+            begun = stack.enter_context(hanging(store))
+            await asyncio.to_thread(begun.wait, 5)
+            (await keys.prepare(AuthSettings.model_construct(store=other))).commit()
+            assert keys.ring.find(token)
+            change(other, lambda opened: opened.revoke("web", time.time()))
+            await until(lambda: keys.ring.find(token) is None)
     assert f"{store}: the key store does not respond" in caplog.text
 
 

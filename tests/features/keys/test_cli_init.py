@@ -17,19 +17,13 @@ ROOT = Path(__file__).parents[3]
 FILES = ["config.yaml", "keys.db", "users.yaml"]
 
 
-def key_in(output: str) -> str:
-    match = re.search(r"^  (idv_\S+)$", output, re.MULTILINE)
-    assert match is not None
-    return match[1]
-
-
 def test_init_writes_files_and_prints_the_key(invoke: Invoke, tmp_path: Path) -> None:
     """Folders on the way are made; the key is in no file, only its digest."""
     folder = tmp_path / "new" / "folder"
     result = invoke("init", folder)
     assert result.exit_code == 0
     assert sorted(path.name for path in folder.iterdir()) == FILES
-    key = key_in(result.stdout)
+    (key,) = re.findall(r"^  (idv_\S+)$", result.stdout, re.MULTILINE)
     check_token(key)
     assert all(str(folder / name) in result.stdout for name in FILES)
     assert not any(key.encode() in path.read_bytes() for path in folder.iterdir())

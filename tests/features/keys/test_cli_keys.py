@@ -231,25 +231,6 @@ def test_change_that_no_service_can_read_is_made_and_reported(
     assert read(path) != before
 
 
-@pytest.fixture
-def varied(path: Path) -> Path:
-    """A store with keys in every state."""
-    make_store(path)
-    keys = [
-        record("old", "old", NOW - 100 * DAY, owner="web", last_used=None),
-        record("used", "used", NOW - 100 * DAY, owner="web"),
-        record("new", "new", NOW, expires=NOW + 7 * DAY, note="a note"),
-        record("early", "early", NOW, not_before=NOW + 1, expires=NOW + DAY),
-        record("gone", "gone", NOW - 100 * DAY, revoked=NOW - 1),
-        record("over", "over", NOW - 100 * DAY, expires=NOW),
-        record("off", "off", NOW, disabled=True, expires=NOW + DAY),
-    ]
-    add(path, *keys)
-    with open_store(path) as store:
-        store.write_last_used({"used": NOW - 10 * DAY, "over": NOW - 50 * DAY})
-    return path
-
-
 @pytest.mark.parametrize(
     ("options", "ids"),
     [
@@ -263,7 +244,20 @@ def varied(path: Path) -> Path:
     ],
     ids=" ".join,
 )
-def test_keys_are_listed(run: Run, varied: Path, options: list[str], ids: list[str]) -> None:
+def test_keys_are_listed(run: Run, path: Path, options: list[str], ids: list[str]) -> None:
+    make_store(path)
+    keys = [
+        record("old", "old", NOW - 100 * DAY, owner="web"),
+        record("used", "used", NOW - 100 * DAY, owner="web"),
+        record("new", "new", NOW, expires=NOW + 7 * DAY, note="a note"),
+        record("early", "early", NOW, not_before=NOW + 1, expires=NOW + DAY),
+        record("gone", "gone", NOW - 100 * DAY, revoked=NOW - 1),
+        record("over", "over", NOW - 100 * DAY, expires=NOW),
+        record("off", "off", NOW, disabled=True, expires=NOW + DAY),
+    ]
+    add(path, *keys)
+    with open_store(path) as store:
+        store.write_last_used({"used": NOW - 10 * DAY, "over": NOW - 50 * DAY})
     result = run("list", *options)
     assert (result.exit_code, result.stderr) == (0, "")
     assert re.findall(r"^\w+", result.stdout, re.MULTILINE)[1:] == ids
