@@ -45,13 +45,6 @@ pytestmark = pytest.mark.slow
 KEYS = (Path(__file__).parents[2] / "docs" / "guide" / "keys.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture(autouse=True)
-def running(database: Database) -> Iterator[None]:
-    yield
-    if database.server.process is None:
-        database.server.start()
-
-
 @pytest.fixture
 def place(database: Database) -> Iterator[PostgresKeyStore]:
     with closing(postgres_place(database)) as location:

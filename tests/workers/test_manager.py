@@ -6,13 +6,13 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from support.fakes.clock_and_backends import LoopClock
-from support.processes.admin import AdminReply, ask_admin
+from support.processes.admin import AdminReply, admin_port, ask_admin
 from support.processes.control_channel import ControlEnd
 from support.processes.loggers import put_back
 from support.processes.supervision import configuration
@@ -298,6 +298,19 @@ async def test_longest_lag_is_kept_until_the_next_scrape(tmp_path: Path) -> None
                 patch.setitem(WORKER, "report", report)
                 lags.append((await harness.manager.report(take_lag=take_lag)).process.max_lag)
     assert lags == [0.3, 0.3, 0.1]
+
+
+async def test_silent_clients_of_the_admin_listener_stop_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They take few descriptors, and the listener still responds."""
+    async with managed(tmp_path) as harness:
+        address = "127.0.0.1", admin_port(harness)
+        with ExitStack() as stack:
+            for _ in range(100):
+                stack.enter_context(await asyncio.to_thread(socket.create_connection, address, 10))
+            assert (await harness.ask("/health/ready")).status == 200
+    assert "limit of 64 connections of the admin listener reached" in caplog.text
 
 
 # Reload
