@@ -26,6 +26,7 @@ from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
 from tornado_idv.service.events import Events
 from tornado_idv.service.service import Service, service_of_one_process
+from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import all_routes, make_api
 from tornado_idv.web.lookups import ApiContext
 
@@ -189,13 +190,15 @@ def write_config(folder: Path, config: str = CONFIG + USERS) -> Path:
 
 
 @asynccontextmanager
-async def serving_here(config: str, folder: Path) -> AsyncIterator[Service]:
+async def serving_here(
+    config: str, folder: Path, *plugins: object, log: AccessLog | None = None
+) -> AsyncIterator[Service]:
     """Runs the service of this configuration, as `write_config` does, in the running loop."""
-    manager = plugin_manager()
+    manager = plugin_manager(plugins=plugins)
     file = ConfigFile.read(write_config(folder, config))
     settings = file.load(installed_kinds(manager), {})
     async with service_of_one_process(
-        file, settings, manager, None, lambda: 0, events=Events()
+        file, settings, manager, log, lambda: 0, events=Events()
     ) as service:
         yield service
 
