@@ -17,7 +17,7 @@ from soak.postgres import PostgresSource
 from soak.reference import Reference
 from soak.replica_changes import Caller, Edit, Keys, Purge, SharedAnswer, key_store
 from soak.replica_faults import PostgresFaults, cut_off, of_redis
-from support.databases.key_stores import add, create, record
+from support.databases.key_stores import add, record
 from support.databases.postgres_cluster import Cluster, running_cluster
 from support.databases.postgres_server import Database, create_database
 from support.databases.redis_server import RedisServer
@@ -63,7 +63,7 @@ def _make_key_store(database: Database) -> None:
     # An acknowledged change must survive a crash.
     database.run(f"ALTER DATABASE {database.name} SET synchronous_commit = on")
     with closing(key_store(database)) as location:
-        create(location)
+        location.create()
         add(location, record("caller", KEY))
     database.run(
         "GRANT USAGE ON SCHEMA idv_keys TO idv;"

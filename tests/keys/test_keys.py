@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.databases.key_stores import record
 from tornado_idv.errors import InvalidKey, UndeterminedKey
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
@@ -100,26 +101,25 @@ def test_key_is_valid_from_not_before_until_expires(
 
 
 @pytest.mark.parametrize(
-    ("token", "reason"),
+    ("scheme", "token", "reason"),
     [
-        ("", "malformed"),
-        ("a b", "malformed"),
-        ("\ud800" * 16, "malformed"),
-        (TOKEN.swapcase(), "unknown"),
-        (digest(TOKEN).hex(), "unknown"),
+        ("bearer", "", "malformed"),
+        ("bearer", "a b", "malformed"),
+        ("bearer", "\ud800" * 16, "malformed"),
+        ("basic", TOKEN, "malformed"),
+        ("bearer", TOKEN.swapcase(), "unknown"),
+        ("bearer", digest(TOKEN).hex(), "unknown"),
     ],
     ids=lambda value: ascii(value)[:24],
 )
-def test_ring_rejects_any_other_token(token: str, reason: str) -> None:
+def test_ring_rejects_any_other_credentials(scheme: str, token: str, reason: str) -> None:
+    """Those of a wrong form even if their digest is configured."""
+    blank = ApiKey("blank", hashlib.sha256(b"a b").digest())
+    ring = KeyRing([ApiKey("shop", digest(TOKEN)), blank])
     with pytest.raises(InvalidKey) as caught:
-        KeyRing([ApiKey("shop", digest(TOKEN))]).authenticate("bearer", token)
+        ring.authenticate(scheme, token)
     assert (caught.value.reason, caught.value.key_id) == (reason, None)
-
-
-@given(st.text())
-def test_any_text_is_rejected_without_repeating_it(text: str) -> None:
-    reason = rejection(KeyRing([ApiKey("shop", digest(TOKEN))]), text)
-    assert reason in {"malformed", "unknown"}
+    assert not ring.last_used
 
 
 @pytest.mark.parametrize("reason", ["revoked", "disabled"])
@@ -134,29 +134,13 @@ def test_rejected_key_is_known_by_its_id(reason: str) -> None:
     assert caught.value.key_id == "shop"
 
 
-@pytest.mark.parametrize(
-    ("scheme", "token"),
-    [("bearer", "a b"), ("basic", TOKEN)],
-    ids=["space", "another scheme"],
-)
-def test_credentials_of_a_wrong_form_are_malformed_even_if_their_digest_is_configured(
-    scheme: str, token: str
-) -> None:
-    configured = ApiKey("shop", hashlib.sha256(token.encode("latin-1")).digest())
-    for ring in (KeyRing([]), KeyRing([configured])):
-        with pytest.raises(InvalidKey) as caught:
-            ring.authenticate(scheme, token)
-        assert (caught.value.reason, caught.value.key_id) == ("malformed", None)
-        assert not ring.last_used
-
-
 def test_replaced_keys_are_effective_at_once() -> None:
-    """A key that was changed or removed is not held."""
+    """An equal key stays the same object; a key that was changed or removed is not held."""
     old = {name: ApiKey(name, digest(name)) for name in ("same", "changed", "removed")}
     ring = KeyRing([])
-    ring.replace(ring.merged(old.values(), []))
-    new = [old["same"], ApiKey("changed", digest("changed"), owner="x")]
-    ring.replace(ring.merged(new, []))
+    ring.replace(ring.merged([], [*old.values()]))
+    new = [ApiKey("same", digest("same")), ApiKey("changed", digest("changed"), owner="x")]
+    ring.replace(ring.merged([], new))
     assert ring.authenticate("bearer", "same") is old["same"]
     assert [name for name, key in old.items() if ring.find(key.digest) is key] == ["same"]
     assert ring.ids == {"same", "changed"}
@@ -191,7 +175,7 @@ def test_last_use_is_recorded_for_valid_keys_only() -> None:
 
 def test_repr_contains_no_token_and_no_digest() -> None:
     key = ApiKey("shop", digest(TOKEN), owner="web shop")
-    for text in (repr(key), repr(KeyRing([key]))):
+    for text in (repr(key), repr(KeyRing([key])), repr(record("shop", TOKEN))):
         assert repr(digest(TOKEN)) not in text
         assert digest(TOKEN).hex() not in text
         assert TOKEN not in text

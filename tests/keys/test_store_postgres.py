@@ -7,10 +7,9 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ from support.databases.key_stores import (
     CREATED,
     add,
     config_with,
-    create,
     make_store,
     open_store,
     postgres_place,
@@ -36,23 +34,15 @@ from support.http.repeated_requests import BODY, PATH
 from support.http.tcp_relay import relaying
 from support.processes.process import TIMEOUT, Invoke, eventually
 from support.processes.reloads import config, reloadable
-from support.processes.service import FIXTURE, Client, serving
+from support.processes.service import Client, serving, write_config
 from tornado_idv.errors import InvalidKey, KeyStoreError, StartError
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.stored_keys import EMPTY
-from tornado_idv.keys.token import check_token
 
 pytestmark = pytest.mark.slow
 
 KEYS = (Path(__file__).parents[2] / "docs" / "guide" / "keys.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture(autouse=True)
-def running(database: Database) -> Iterator[None]:
-    yield
-    if database.server.process is None:
-        database.server.start()
 
 
 @pytest.fixture
@@ -61,10 +51,10 @@ def place(database: Database) -> Iterator[PostgresKeyStore]:
         yield location
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    return tmp_path
+def revoke_elsewhere(place: PostgresKeyStore) -> None:
+    """Revoke the key ``shop`` on a connection of its own."""
+    with closing(PostgresKeyStore(place.setting)) as other, open_store(other) as store:
+        store.revoke("shop", CREATED)
 
 
 @pytest.mark.parametrize(
@@ -159,14 +149,10 @@ def test_change_waits_for_another_one_whatever_the_isolation_is_by_default(
     setting = f'ALTER DATABASE "{database.name}" SET default_transaction_isolation'
     database.run(f"{setting} = 'repeatable read'")
 
-    def revoke() -> None:
-        with closing(PostgresKeyStore(place.setting)) as other, open_store(other) as store:
-            store.revoke("shop", CREATED)
-
     try:
         with ThreadPoolExecutor() as thread:
             with open_store(place) as store, store.transaction():
-                revoking = thread.submit(revoke)
+                revoking = thread.submit(revoke_elsewhere, place)
                 eventually(lambda: bool(database.count_queries("wait_event_type = 'Lock'")))
                 store.add([record("partner", "partner")])
             revoking.result(TIMEOUT)
@@ -184,53 +170,49 @@ def test_change_that_waits_too_long_is_refused(place: PostgresKeyStore, database
         open_store(place, busy_timeout=0.01) as store,
     ):
         store.revoke("shop", CREATED)
-    with open_store(place) as store:
-        store.revoke("shop", CREATED)
+    revoke_elsewhere(place)
 
 
-@contextmanager
-def changed(change: str, undo: str, database: Database) -> Iterator[None]:
-    database.run(change)
-    yield
-    database.run(undo)
+Fault = Callable[[Database], AbstractContextManager[None]]
 
 
-FAULTS = {
+def changed(change: str, undo: str) -> Fault:
+    @contextmanager
+    def fail(database: Database) -> Iterator[None]:
+        database.run(change)
+        yield
+        database.run(undo)
+
+    return fail
+
+
+FAULTS: dict[str, tuple[Fault, str]] = {
     "stopped": (stopped, r"the connection was lost|cannot be reached"),
     "hanging": (hanging, "the server did not respond in time"),
     "no tables": (
-        partial(
-            changed, "ALTER SCHEMA idv_keys RENAME TO gone", "ALTER SCHEMA gone RENAME TO idv_keys"
-        ),
+        changed("ALTER SCHEMA idv_keys RENAME TO gone", "ALTER SCHEMA gone RENAME TO idv_keys"),
         "the key store is gone; restore it",
     ),
     "no rights": (
-        partial(
-            changed,
+        changed(
             "REVOKE ALL ON SCHEMA idv_keys FROM idv; ALTER SCHEMA idv_keys OWNER TO postgres",
             "ALTER SCHEMA idv_keys OWNER TO idv; GRANT ALL ON SCHEMA idv_keys TO idv",
         ),
         "lacks a permission",
     ),
     "two rows": (
-        partial(
-            changed,
+        changed(
             "INSERT INTO idv_keys.store VALUES (1, 'restored')",
             "DELETE FROM idv_keys.store WHERE revision = 'restored'",
         ),
         "the key store is damaged",
     ),
     "newer": (
-        partial(
-            changed,
-            "UPDATE idv_keys.store SET version = 99",
-            "UPDATE idv_keys.store SET version = 1",
-        ),
+        changed("UPDATE idv_keys.store SET version = 99", "UPDATE idv_keys.store SET version = 1"),
         "the key store has schema version 99",
     ),
     "row-level security": (
-        partial(
-            changed,
+        changed(
             "ALTER TABLE idv_keys.tokens ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;"
             "CREATE TABLE kept AS TABLE idv_keys.store;"
             "UPDATE idv_keys.store SET revision = 'other'",
@@ -259,9 +241,8 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
     fail, reason = FAULTS[fault]
     with fail(database), monkeypatch.context() as patched:
         if fault == "hanging":
-            patched.setattr(key_database, "_TIMEOUT", 0.2)
-            patched.setattr(key_database, "_CONNECT_TIMEOUT", 0.2)
-            patched.setattr(key_database, "_PING_TIMEOUT", 0.2)
+            for name in ("_TIMEOUT", "_CONNECT_TIMEOUT", "_PING_TIMEOUT"):
+                patched.setattr(key_database, name, 0.2)
             patched.setattr(database_module, "_MIN_CONNECT_TIMEOUT", 0.2)
         for _ in range(3):
             follower.poll()
@@ -276,8 +257,7 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
     assert [each.getMessage() for each in caplog.records] == [
         f"{place.name}: the key store can be read again"
     ]
-    with closing(PostgresKeyStore(place.setting)) as other, open_store(other) as store:
-        store.revoke("shop", CREATED)
+    revoke_elsewhere(place)
     follower.poll()
     ring.replace(ring.merged(follower.keys, []))
     with pytest.raises(InvalidKey):
@@ -298,18 +278,13 @@ async def test_kept_connection_on_which_nothing_is_answered_is_replaced_within_s
         await asyncio.to_thread(follower.poll)
         assert relay.accepted == 2, "one is kept, and one looked for another primary"
         relay.freeze()
-        await asyncio.to_thread(revoke, place, "shop")
+        await asyncio.to_thread(revoke_elsewhere, place)
         async with asyncio.timeout(5):
             await asyncio.to_thread(follower.poll)
         assert follower.error is None
         assert [key.rejected for key in follower.keys] == ["revoked"]
         await asyncio.to_thread(relayed.close)
         await asyncio.to_thread(place.close)
-
-
-def revoke(place: PostgresKeyStore, key_id: str) -> None:
-    with open_store(place) as store:
-        store.revoke(key_id, CREATED)
 
 
 @pytest.mark.parametrize(
@@ -328,14 +303,14 @@ def revoke(place: PostgresKeyStore, key_id: str) -> None:
     ids=["unreachable", "malformed", "unknown scheme"],
 )
 def test_store_that_cannot_be_opened_stops_the_start_and_is_reported_by_check(
-    folder: Path, invoke: Invoke, setting: str, message: str
+    tmp_path: Path, invoke: Invoke, setting: str, message: str
 ) -> None:
     text = config_with(setting.format(PASSWORD))
-    with pytest.raises(StartError, match=re.escape(message)) as caught, serving(text, folder):
+    with pytest.raises(StartError, match=re.escape(message)) as caught, serving(text, tmp_path):
         pass
     assert PASSWORD not in str(caught.value)
-    checked = invoke("check", "-c", folder / "config.yaml")
-    listed = invoke("keys", "list", "-c", folder / "config.yaml")
+    checked = invoke("check", "-c", tmp_path / "config.yaml")
+    listed = invoke("keys", "list", "-c", tmp_path / "config.yaml")
     assert (checked.exit_code, listed.exit_code) == (1, 1)
     for result in (checked, listed):
         assert message in result.stderr
@@ -346,32 +321,28 @@ def test_wrong_password_is_reported_without_it(place: PostgresKeyStore) -> None:
     dsn = place.setting.get_secret_value().replace(PASSWORD, "wrong-canary")
     wrong = PostgresKeyStore(SecretStr(dsn))
     with pytest.raises(KeyStoreError, match="the password in the dsn is wrong") as caught:
-        create(wrong)
+        wrong.create()
     assert "canary" not in f"{caught.value} {wrong!r} {wrong.name}"
 
 
-def test_commands_work_on_the_store(place: PostgresKeyStore, folder: Path, invoke: Invoke) -> None:
-    config = folder / "config.yaml"
-    (folder / "dsn").write_text(place.setting.get_secret_value())
-    config.write_text(config_with("${file:dsn}"))
+def test_commands_work_on_the_store(
+    place: PostgresKeyStore, tmp_path: Path, invoke: Invoke
+) -> None:
+    config = write_config(tmp_path, config_with("${file:dsn}"))
+    (tmp_path / "dsn").write_text(place.setting.get_secret_value())
     missing = invoke("keys", "issue", "shop", "-c", config)
     assert missing.exit_code == 1
     assert missing.stderr.startswith(f"{place.name}: there is no key store in this database")
     issued = invoke("keys", "issue", "shop", "--create", "-c", config)
-    assert (issued.exit_code, issued.stderr.splitlines()[0]) == (
-        0,
-        f"Created the key store {place.name}.",
-    )
-    check_token(issued.stdout.strip())
+    assert issued.stderr.startswith(f"Created the key store {place.name}.\n")
     assert invoke("keys", "show", "shop", "-c", config).exit_code == 0
     checked = invoke("check", "-c", config)
-    assert checked.exit_code == 0
-    assert "key store      postgresql://…" in checked.stdout
+    assert (checked.exit_code, "key store      postgresql://…" in checked.stdout) == (0, True)
     assert PASSWORD not in checked.output
 
 
 def test_hanging_host_delays_for_seconds(
-    place: PostgresKeyStore, database: Database, folder: Path, invoke: Invoke
+    place: PostgresKeyStore, database: Database, tmp_path: Path, invoke: Invoke
 ) -> None:
     """It responds to nothing, and could be a second primary."""
     make_store(place, "shop")
@@ -379,13 +350,15 @@ def test_hanging_host_delays_for_seconds(
         host = f"127.0.0.1:{database.server.port}"
         hosts = f"127.0.0.1:{silent.getsockname()[1]},{host}"
         dsn = place.setting.get_secret_value().replace(host, hosts)
-        (folder / "config.yaml").write_text(config_with(f"'{dsn}'"))
+        (tmp_path / "config.yaml").write_text(config_with(f"'{dsn}'"))
         began = time.monotonic()
-        assert invoke("keys", "revoke", "shop", "-c", folder / "config.yaml").exit_code == 0
+        assert invoke("keys", "revoke", "shop", "-c", tmp_path / "config.yaml").exit_code == 0
         assert time.monotonic() - began < 30
 
 
-def test_service_changes_no_keys(place: PostgresKeyStore, database: Database, folder: Path) -> None:
+def test_service_changes_no_keys(
+    place: PostgresKeyStore, database: Database, tmp_path: Path
+) -> None:
     """With the roles and grants in docs/guide/keys.md. A change is in force within a second."""
     roles, grants = re.findall(r"```sql\n(.*?)```", KEYS, re.DOTALL)
     database.run(re.sub("'a[^']* long random text'", f"'{PASSWORD}'", roles))
@@ -397,7 +370,7 @@ def test_service_changes_no_keys(place: PostgresKeyStore, database: Database, fo
     def status(client: Client) -> int:
         return client.post(PATH, BODY, {"Authorization": f"Bearer {token}"}).status
 
-    with serving(config_with(service_dsn), folder) as service:
+    with serving(config_with(service_dsn), tmp_path) as service:
         client, follower = Client(service.port), service.keys.store
         assert follower is not None
         assert status(client) == 200

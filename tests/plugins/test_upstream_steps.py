@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from support.databases.upstream_backends import PLAIN, upstream
 from support.fakes.clock_and_backends import LoopClock
 from support.http.scripted_server import Said, Scripted, header, http, serving
-from support.processes.threads import in_thread
+from support.processes.service import in_thread
 from tornado_idv import ByNickname, Masker, Step
 from tornado_idv.cli import main
 

@@ -14,14 +14,10 @@ class Recorder:
         self.events.append(event)
 
 
-def test_each_listener_gets_each_event() -> None:
-    recorders = [Recorder(), Recorder()]
+def test_each_listener_gets_each_event_and_the_shortest_interval_counts() -> None:
+    recorders = [Recorder(), Recorder(2.0), Recorder(1.0)]
     events = Events(recorders)
     events.send("ready")
     events.send("stopping")
-    assert [each.events for each in recorders] == [["ready", "stopping"]] * 2
-
-
-def test_interval_is_the_shortest_of_the_listeners() -> None:
-    assert Events([Recorder(), Recorder(2.0), Recorder(1.0)]).interval == 1.0
-    assert Events([Recorder()]).interval is None
+    assert [each.events for each in recorders] == [["ready", "stopping"]] * 3
+    assert (events.interval, Events([Recorder()]).interval) == (1.0, None)

@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from support.http.http_server import until
 from support.processes.reloads import Gated, config, reloadable
-from support.processes.service import CARDS_ONLY_KEY, CONFIG, USERS, Client, Reply, serving
+from support.processes.service import CARDS_ONLY_KEY, CONFIG, USERS, Client, serving
 
 CARD = "/api/v1/identify/card"
-
-
-@contextmanager
-def limited(folder: Path, limits: str, of_cards: str = "{}") -> Iterator[Client]:
-    """A service with general limits, and with those of the key ``cards``."""
-    text = CONFIG.replace("{id: cards, ", f"{{id: cards, limits: {of_cards}, ")
-    with serving(f"limits: {limits}\n{text}{USERS}", folder) as service:
-        yield Client(service.port)
-
-
-def by_card(client: Client, number: str) -> Reply:
-    """Look up a card with the key that has limits of its own."""
-    body = b'{"card_number": "%s"}' % number.encode()
-    return client.post(CARD, body, {"Authorization": f"Bearer {CARDS_ONLY_KEY}"})
 
 
 @pytest.mark.parametrize("fields", [{}, {"X-IDV-Past-Cache": "1"}], ids=["", "past the cache"])
@@ -51,17 +35,6 @@ async def test_guesses_at_once_find_out_no_more_than_the_budget_of_misses(
     assert all(0 < int(wait) <= 1200 for wait in waits)
 
 
-def test_misses_that_are_logged_only_refuse_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with limited(tmp_path, "{misses: {rate: 3/hour, log_only: true}}") as client:
-        assert [by_card(client, f"400{i}").status for i in range(9)] == [404] * 9
-    messages = [record.getMessage() for record in caplog.records if "misses" in record.msg]
-    assert messages == [
-        "key cards exceeds its limit of misses (3/hour): without log_only its lookups would get 429"
-    ]
-
-
 @pytest.mark.parametrize(
     ("own", "statuses"),
     [
@@ -73,6 +46,10 @@ def test_misses_that_are_logged_only_refuse_nothing(
 def test_limits_of_a_key_are_used_instead_of_the_general_ones(
     tmp_path: Path, own: str, statuses: list[int]
 ) -> None:
-    with limited(tmp_path, "{requests: 2/hour}", own) as client:
-        assert [by_card(client, "4000").status for _ in range(3)] == statuses
+    text = CONFIG.replace("{id: cards, ", f"{{id: cards, limits: {own}, ")
+    fields = {"Authorization": f"Bearer {CARDS_ONLY_KEY}"}
+    with serving(f"limits: {{requests: 2/hour}}\n{text}{USERS}", tmp_path) as service:
+        client = Client(service.port)
+        replies = [client.post(CARD, b'{"card_number": "4000"}', fields) for _ in range(3)]
+        assert [each.status for each in replies] == statuses
         assert [client.by_input("@alice").status for _ in range(3)] == [200, 200, 429]

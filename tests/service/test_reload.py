@@ -16,10 +16,7 @@ import trustme
 from support.http.http_server import until
 from support.processes.reloads import GATED, A, B, Gated, config, reloadable
 from support.processes.service import (
-    KEY,
-    Client,
     lookup_request,
-    make_database,
     open_socket,
     post_request,
 )
@@ -53,17 +50,6 @@ async def test_everything_is_switched_on_an_open_connection(tmp_path: Path) -> N
         after = await client.ask("@alice", path=path, key=OTHER_KEY)
         assert (after.status, after.record["plan"]) == (200, "B")
         assert after.record["profile_url"] == "https://b.example/m/alice"
-
-
-async def test_verify_is_switched(tmp_path: Path) -> None:
-    fields = {"Host": "x", "Authorization": f"Bearer {KEY}", "X-Idv-Input": "@alice"}
-    async with reloadable(tmp_path, config()) as harness:
-        client, statuses = Client(harness.service.port), []
-        for server in ("verify: true", "verify: false"):
-            assert (await harness.reload(config(server=server))).needs_restart == ()
-            reply = await asyncio.to_thread(client.send, "GET", "/api/v1/verify", fields)
-            statuses.append(reply.status)
-    assert statuses == [200, 404]
 
 
 async def test_limits_of_the_listener_are_switched_on_an_open_connection(tmp_path: Path) -> None:
@@ -117,10 +103,7 @@ async def test_unexpected_exception_leaves_the_old_configuration_in_force(
         with monkeypatch.context() as patch:
             patch.setattr("tornado_idv.service.service.TrustedProxies", lambda _: 1 / 0)
             result = await harness.reload(config(B, server="trusted_proxies: [127.0.0.1]"))
-        assert (result.code, result.problems) == (
-            FAILED,
-            ("unhandled exception: ZeroDivisionError",),
-        )
+        assert result.problems == ("unhandled exception: ZeroDivisionError",)
         assert (await harness.ask("@alice")).record["plan"] == "A"
         assert [each.is_open for each in Gated.made] == [True, False]
         assert (await harness.reload(config(B))).code is None
@@ -135,10 +118,8 @@ async def test_request_in_flight_ends_in_its_configuration(tmp_path: Path, field
         await harness.reload(new)
         await settle()
         other = await harness.ask("@alice")
-        assert (other.record["plan"], other.record["profile_url"][:17]) == (
-            "B",
-            "https://b.example",
-        )
+        assert other.record["plan"] == "B"
+        assert other.record["profile_url"] == "https://b.example/m/alice"
         assert old.is_open
         old.gate.set()
         response = await client.read()
@@ -161,22 +142,6 @@ async def test_user_who_is_not_found_past_the_cache_is_dropped_from_it(tmp_path:
         assert (await client.read()).status == 404
         users.down = True
         assert (await harness.ask("@alice")).status == 503
-
-
-async def test_batch_in_flight_completes_in_its_configuration(tmp_path: Path) -> None:
-    """Its backend stays open for the items that wait for others."""
-    few = "{name: users, kind: gated, max_concurrent: 4}"
-    async with reloadable(tmp_path, config(few)) as harness, harness.connected() as client:
-        (old,) = Gated.made
-        old.gate.clear()
-        items = [{"input": f"@{letter}"} for letter in "abcdefgh"]
-        client.writer.write(post_request("/api/v1/identify/batch", {"items": items}))
-        await old.begun.wait()
-        await harness.reload(config(B))
-        old.gate.set()
-        results = (await client.read()).record["results"]
-        assert [each.get("plan") for each in results] == ["A"] * 8
-        await until(lambda: not old.is_open)
 
 
 async def test_batch_that_pauses_completes_in_its_configuration(tmp_path: Path) -> None:
@@ -372,36 +337,9 @@ async def test_settings_that_need_a_restart_are_listed_each_time(
             assert line.levelno == logging.WARNING
             caplog.clear()
         assert (await harness.ask("@alice")).record["plan"] == "B"
-        assert (await harness.reload(config(A))).needs_restart == ()
-
-
-async def test_no_section_needs_a_restart_for_another_kind_of_backend(tmp_path: Path) -> None:
-    make_database(tmp_path / "users.db", ("alice", "4000123412341234", "Free", None))
-    sqlite = "{name: users, kind: sqlite, path: users.db}"
-    async with reloadable(tmp_path, config(A)) as harness:
-        assert (await harness.reload(config(sqlite, server="docs: true"))).needs_restart == ()
-
-
-async def test_stop_during_a_reload_drains_as_always(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
-        old = await harness.held(client)
-        opening, never = asyncio.Event(), asyncio.Event()
-
-        async def hang(_: Gated) -> None:
-            opening.set()
-            await never.wait()
-
-        monkeypatch.setattr(Gated, "open", hang)
-        reload = asyncio.create_task(harness.reload(config(B)))
-        await asyncio.wait_for(opening.wait(), 10)
-        harness.service.reloader.stop()
-        drained = asyncio.create_task(harness.service.drain())
-        assert (await reload).problems == ("the service is stopping",)
-        old.gate.set()
-        assert (await client.read()).record["plan"] == "A"
-        assert await asyncio.wait_for(drained, 10)
+        (tmp_path / "users.yaml").write_text("users: []")
+        other_kind = config("{name: users, kind: yaml, path: users.yaml}", server="docs: true")
+        assert (await harness.reload(other_kind)).needs_restart == ()
 
 
 async def test_refreshes_that_wait_at_the_stop_begin_no_lookup(

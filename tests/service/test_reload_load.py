@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.process_usage import open_descriptors
+from support.processes.process_usage import anonymous_memory, open_descriptors
 from support.processes.reloads import config, reloadable
 from support.processes.service import make_database
 from tornado_idv.reload_result import INVALID
@@ -25,10 +25,6 @@ CONNECTIONS = 8
 MAX_GROWTH = 16 * 1024 * 1024
 
 pytestmark = pytest.mark.slow
-
-
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def come_to_hold(condition: Callable[[], bool]) -> None:
@@ -79,13 +75,13 @@ async def test_each_response_is_of_one_configuration_during_reloads(tmp_path: Pa
                 clients.create_task(repeat(i, stopped))
             await reload_often(RELOADS // 4)
             descriptors, threads = open_descriptors(os.getpid()), threading.active_count()
-            memory = resident()
+            memory = anonymous_memory(os.getpid())
             await reload_often(RELOADS - RELOADS // 4)
             stopped.set()
         await come_to_hold(lambda: open_descriptors(os.getpid()) <= descriptors - CONNECTIONS)
         await come_to_hold(lambda: threading.active_count() <= threads)
         gc.collect()
-        assert resident() - memory < MAX_GROWTH
+        assert anonymous_memory(os.getpid()) - memory < MAX_GROWTH
         counters = harness.service.shared.counters
         assert counters.reloads["ok"] + counters.reloads["failed"] == RELOADS
     assert {*plans} == {"A", "B"}

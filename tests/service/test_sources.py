@@ -38,38 +38,20 @@ class Tenants(LiveDirectory):
 ONE, TWO = Tenants.tenants
 
 
-class Sources:
-    """An upstream with two tenants: @alice is ``Free`` in the first, ``Pro`` in the second.
-
-    The second has @bob, too.
-    """
-
-    def __init__(self, directory: LiveDirectory) -> None:
-        self._directory = directory
-
-    def backend(self, token: str) -> str:
-        auth = f"{{kind: bearer, token: '{token}'}}"
-        return f"kind: upstream, base_url: '{self._directory.url}', auth: {auth}"
-
-    @contextmanager
-    def down(self) -> Iterator[None]:
-        self._directory.down |= {"@alice", "@bob"}
-        yield
-        self._directory.down.clear()
-
-
 @pytest.fixture
-def sources() -> Iterator[Sources]:
+def directory() -> Iterator[Tenants]:
+    """@alice is ``Free`` in the first tenant, ``Pro`` in the second. That one has @bob, too."""
     with serving_in_thread(Tenants()) as server:
-        yield Sources(server)
+        yield server
 
 
 @contextmanager
 def served(
-    folder: Path, sources: Sources, secret: str, more: str = _CACHE
+    folder: Path, directory: Tenants, secret: str, more: str = _CACHE
 ) -> Iterator[ServiceProcess]:
     config = folder / "config.yaml"
-    backend = f"  - {{name: users, {sources.backend(secret)}}}"
+    kind = f"kind: upstream, base_url: '{directory.url}'"
+    backend = f"  - {{name: users, {kind}, auth: {{kind: bearer, token: '{secret}'}}}}"
     config.write_text(f"{CONFIG}{backend}\n{more}admin: {{port: 0}}\n")
     with running(config) as service:
         yield service
@@ -83,40 +65,41 @@ def answers(service: ServiceProcess) -> tuple[str, int]:
     return json.loads(found.body)["plan"], client.by_input("@bob").status
 
 
-def test_shared_cache_is_not_shared_by_two_sources(tmp_path: Path, sources: Sources) -> None:
+def test_shared_cache_is_not_shared_by_two_sources(tmp_path: Path, directory: Tenants) -> None:
     with running_server() as shared:
         options = f"kind: redis, url: '{shared.url}', timeout: 1s, secret: {'x' * 32}"
         cache = f"shared_cache: {{{options}}}\n"
         for secret, expected, size in [(ONE, ("Free", 404), 3), (TWO, ("Pro", 200), 5)]:
-            with served(tmp_path, sources, secret, cache) as service:
+            with served(tmp_path, directory, secret, cache) as service:
                 assert answers(service) == expected
                 # Two answers for each source, and the marks.
                 eventually(lambda size=size: shared.run("DBSIZE") == b":%d\r\n" % size)
-        with sources.down(), served(tmp_path, sources, TWO, cache) as service:
+        directory.down |= {"@alice", "@bob"}
+        with served(tmp_path, directory, TWO, cache) as service:
             assert answers(service) == ("Pro", 200)
 
 
-def test_snapshot_of_another_source_is_ignored(tmp_path: Path, sources: Sources) -> None:
-    with served(tmp_path, sources, ONE) as service:
+def test_snapshot_of_another_source_is_ignored(tmp_path: Path, directory: Tenants) -> None:
+    with served(tmp_path, directory, ONE) as service:
         assert answers(service) == ("Free", 404)
         service.stop()
-    with sources.down():
-        with served(tmp_path, sources, TWO) as service:
-            assert Client(service.port).by_input("@alice").status == 503
-            assert "written with other settings of backends" in service.read_log()
-            service.process.kill()
-        with served(tmp_path, sources, ONE) as service:
-            assert b"Free" in Client(service.port).by_input("@alice").body
-            service.process.kill()
+    directory.down |= {"@alice", "@bob"}
+    with served(tmp_path, directory, TWO) as service:
+        assert Client(service.port).by_input("@alice").status == 503
+        assert "written with other settings of backends" in service.read_log()
+        service.process.kill()
+    with served(tmp_path, directory, ONE) as service:
+        assert b"Free" in Client(service.port).by_input("@alice").body
+        service.process.kill()
     content = (tmp_path / "answers.snapshot").read_bytes()
     assert ONE.encode() not in content
     assert hashlib.sha256(ONE.encode()).hexdigest().encode() not in content
 
 
-def test_reload_opens_another_source_that_a_file_names(tmp_path: Path, sources: Sources) -> None:
+def test_reload_opens_another_source_that_a_file_names(tmp_path: Path, directory: Tenants) -> None:
     file = tmp_path / "secret"
     file.write_text(ONE)
-    with served(tmp_path, sources, "${file:secret}") as service:
+    with served(tmp_path, directory, "${file:secret}") as service:
         assert answers(service) == ("Free", 404)
         file.write_text(TWO)
         assert ask_admin(service, "/reload", {}).status == 200

@@ -73,7 +73,7 @@ def is_refused(path: Path) -> bool:
 
 
 @WORKERS
-def test_requests_are_served_on_all_addresses(tmp_path: Path, workers: int) -> None:
+def test_requests_are_served_and_drained_on_all_addresses(tmp_path: Path, workers: int) -> None:
     require_ipv6()
     listen = f'"unix:{tmp_path}/other.sock", {BOTH}, "[::1]:0"'
     path = tmp_path / "http.sock"
@@ -99,25 +99,15 @@ def test_requests_are_served_on_all_addresses(tmp_path: Path, workers: int) -> N
         if workers > 1:
             drain_worker(service.process.pid, config)
             assert Client(path).by_input("@alice").status == 200
-        service.stop()
+        with begun_request(Client(path)) as (connection, body):
+            service.send_signal()
+            eventually(lambda: is_refused(path))
+            connection.send(body)
+            assert status_of(connection.read_reply()) == 200
+        assert service.wait() == 0
     assert not path.exists()
     assert not (tmp_path / "other.sock").exists()
     assert {*clients(service)} == {"unix:", "127.0.0.1"}
-
-
-@WORKERS
-def test_drain_completes_a_request_of_a_unix_socket(tmp_path: Path, workers: int) -> None:
-    config = write(tmp_path, workers=workers)
-    path = tmp_path / "http.sock"
-    with running(config) as service, begun_request(Client(path)) as (client, body):
-        service.send_signal()
-        eventually(lambda: is_refused(path))
-        client.send(body)
-        reply = client.read_reply()
-        assert reply is not None
-        assert (reply.status, reply.headers["connection"]) == (200, "close")
-        assert client.read_reply() is None
-        assert service.wait() == 0
 
 
 @pytest.fixture
@@ -255,41 +245,24 @@ def raise_permission_error(_: Path) -> FileSignature:
     raise PermissionError
 
 
-def failures(path: Path, addresses: list[str]) -> list[int]:
-    """The statuses of requests with a wrong key, with these addresses in the header."""
+@pytest.mark.parametrize(
+    ("trusted", "statuses", "seen"),
+    [
+        ("unix:", [401] * 4, ["203.0.113.1", "203.0.113.2"] * 2),
+        ("127.0.0.1", [401] * 3 + [429], ["unix:"] * 4),
+    ],
+)
+def test_clients_behind_a_trusted_proxy_alone_have_their_own_limits(
+    path: Path, tmp_path: Path, trusted: str, statuses: list[int], seen: list[str]
+) -> None:
+    """Otherwise the header that any client can write is not used."""
     fields = {"Host": "x", "Authorization": "Bearer wrong-key-of-a-client"}
-    return [
-        Client(path)
-        .send("POST", "/api/v1/identify/url", {**fields, "X-Forwarded-For": each}, b"{}")
-        .status
-        for each in addresses
-    ]
-
-
-def test_clients_behind_a_trusted_proxy_have_their_own_limits(tmp_path: Path) -> None:
-    addresses = ["203.0.113.1"] * 4 + ["203.0.113.2"] * 4 + ["2001:db8::1"]
-    with running(write(tmp_path, trusted_proxies='["unix:"]')) as service:
-        statuses = failures(tmp_path / "http.sock", addresses)
-        assert statuses == [401, 401, 401, 429] * 2 + [401]
-        with Client(tmp_path / "http.sock").connection() as client:
-            request = lookup_request("@alice").replace(
-                b"Host: x", b"Host: x\r\nX-Forwarded-For: 6.6.6.6, 203.0.113.7"
-            )
-            for _ in range(3):  # the last by the fast path
-                client.send(request)
-                assert client.read_reply() is not None
-        eventually(lambda: len(clients(service)) == 12)
-        assert clients(service) == addresses + ["203.0.113.7"] * 3
-
-
-def test_clients_without_a_trusted_proxy_share_a_limit(tmp_path: Path) -> None:
-    """The header that any of them can write is not used."""
-    proxies = "[127.0.0.1]"
-    with running(write(tmp_path, trusted_proxies=proxies)) as service:
-        path = tmp_path / "http.sock"
-        assert failures(path, ["203.0.113.1", "203.0.113.2"] * 2) == [401, 401, 401, 429]
-        assert Client(path).by_input("@alice").status == 200
-        eventually(lambda: clients(service) == ["unix:"] * 5)
+    with running(write(tmp_path, trusted_proxies=f'["{trusted}"]')) as service:
+        for number, status in zip((1, 2, 1, 2), statuses, strict=True):
+            fields["X-Forwarded-For"] = f"203.0.113.{number}"
+            reply = Client(path).send("POST", "/api/v1/identify/url", fields, b"{}")
+            assert reply.status == status
+        eventually(lambda: clients(service) == seen)
 
 
 def test_command_of_a_demo_works(tmp_path: Path) -> None:

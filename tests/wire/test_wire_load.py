@@ -19,7 +19,7 @@ import pytest
 
 from support.http.in_process import ask_for
 from support.processes.process import ServiceProcess, eventually, running
-from support.processes.process_limits import descriptors
+from support.processes.process_usage import descriptors
 from support.processes.service import KEY
 
 pytestmark = pytest.mark.slow

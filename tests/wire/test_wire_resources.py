@@ -13,8 +13,12 @@ import pytest
 from support.http.certificate import SELF_SIGNED
 from support.http.in_process import ask_for
 from support.processes.process import ServiceProcess, eventually, running
-from support.processes.process_limits import descriptors
-from support.processes.process_usage import anonymous_memory, open_descriptors, wait_until_idle
+from support.processes.process_usage import (
+    anonymous_memory,
+    descriptors,
+    open_descriptors,
+    wait_until_idle,
+)
 from support.processes.service import KEY
 
 pytestmark = pytest.mark.slow

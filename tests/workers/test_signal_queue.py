@@ -57,16 +57,6 @@ def test_more_signals_than_can_be_queued_are_no_error(
     assert capfd.readouterr().err == ""
 
 
-def test_handlers_of_before_are_restored() -> None:
-    before = [signal.getsignal(number) for number in NUMBERS]
-    wakeup = signal.set_wakeup_fd(-1)
-    try:
-        SignalQueue(NUMBERS).close()
-        assert [signal.getsignal(number) for number in NUMBERS] == before
-    finally:
-        assert signal.set_wakeup_fd(wakeup) == -1
-
-
 def test_signals_that_the_parent_has_blocked_are_received() -> None:
     """Also one from before the queue was made."""
     signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)

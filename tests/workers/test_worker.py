@@ -123,13 +123,16 @@ HERE, THERE = "https://profiles.example/m/alice", "https://other.example/m/alice
 
 
 def test_worker_reports_that_it_serves_and_what_it_has_counted(worker: Worker) -> None:
-    """The last report has the requests up to the end: otherwise counters would go backwards."""
+    """It serves on when it is terminated. The last report has the requests up to the end."""
 
     def supervise(control: ControlEnd) -> None:
         assert control.wait_for(lambda _: True).keys is None
         assert control.wait_until_serving().keys == 1
-        for _ in range(3):
+        for _ in range(2):
             assert worker.client.by_input("@alice").status == 200
+        os.kill(os.getpid(), signal.SIGTERM)
+        control.wait_for(lambda state: state.retiring)
+        assert worker.client.by_input("@alice").status == 200
         drain(control)
 
     code, messages = worker.run(supervise)
@@ -159,10 +162,14 @@ async def reply(address: str, op: str, args: object) -> Any:
         return await connection.receive()
 
 
-def test_cache_is_purged_and_a_lookup_explained(worker: Worker) -> None:
+def test_cache_is_purged_and_a_lookup_explained(
+    worker: Worker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also after a command that failed."""
     caches: list[Any] = []
 
     async def ask(address: str) -> None:
+        assert await reply(address, "purge", {"card_number": 1}) == {"error": "AttributeError"}
         for target in ({"all": True}, {"nickname": "@alice"}, {"backend": "users"}):
             worker.client.by_input("@alice")
             for _ in range(2):
@@ -172,14 +179,6 @@ def test_cache_is_purged_and_a_lookup_explained(worker: Worker) -> None:
 
     worker.run(lambda control: asked(control, ask))
     assert caches == ["found", "absent"] * 3
-
-
-def test_error_is_the_reply_to_a_failure(worker: Worker, capfd: pytest.CaptureFixture[str]) -> None:
-    async def ask(address: str) -> None:
-        assert await reply(address, "purge", {"card_number": 1}) == {"error": "AttributeError"}
-        assert await reply(address, "purge", {"all": True}) == {"result": True}
-
-    assert worker.run(lambda control: asked(control, ask))[0] == 0
     assert "command purge failed" in capfd.readouterr().err
 
 
@@ -193,9 +192,13 @@ async def prepare(connection: MessageStream, content: str) -> Any:
 
 
 def test_configuration_is_prepared_and_put_in_force(worker: Worker) -> None:
-    """Meanwhile, anything else can be asked for."""
+    """Meanwhile, anything else can be asked for. The reply to a wrong one has its problems."""
 
     async def ask(address: str) -> None:
+        async with connected(address) as connection:
+            failed = await prepare(connection, f"{OTHER}no_such: 1\n")
+        assert failed["code"] == "invalid_configuration"
+        assert "no_such" in failed["problems"][0]
         async with connected(address) as connection:
             assert await prepare(connection, OTHER) is None
             assert profile_url(worker) == HERE
@@ -209,17 +212,6 @@ def test_configuration_is_prepared_and_put_in_force(worker: Worker) -> None:
     assert any(each["state"]["preparing"] for each in messages)
     last = messages[-1]["state"]
     assert (last["preparing"], last["generation"]) == (False, 7)
-
-
-def test_wrong_configuration_is_replied_to_with_its_problems(worker: Worker) -> None:
-    async def ask(address: str) -> None:
-        async with connected(address) as connection:
-            failed = await prepare(connection, f"{OTHER}no_such: 1\n")
-        assert failed["code"] == "invalid_configuration"
-        assert "no_such" in failed["problems"][0]
-        assert profile_url(worker) == HERE
-
-    assert worker.run(lambda control: asked(control, ask))[0] == 0
 
 
 def test_end_of_the_connection_aborts_a_prepared_configuration(worker: Worker) -> None:
@@ -262,17 +254,6 @@ def test_end_of_the_connection_ends_a_preparation(worker: Worker) -> None:
         assert profile_url(worker) == HERE
 
     assert worker.run(lambda control: asked(control, ask))[0] == 0
-
-
-def test_terminated_worker_asks_to_be_replaced_and_serves_on(worker: Worker) -> None:
-    def supervise(control: ControlEnd) -> None:
-        control.wait_until_serving()
-        os.kill(os.getpid(), signal.SIGTERM)
-        control.wait_for(lambda state: state.retiring)
-        assert worker.client.by_input("@alice").status == 200
-        drain(control)
-
-    assert worker.run(supervise)[0] == 0
 
 
 def test_request_that_is_left_after_the_drain_is_in_the_exit_code(

@@ -192,30 +192,17 @@ def test_rate_limit_is_that_of_one_process(service: Workers) -> None:
     assert set(load.results) == {"ok", "HTTP/1.1 429 Too Many Requests\r\n"}
 
 
-@contextmanager
-def stopped_process(pid: int) -> Iterator[None]:
-    """Stop a process, and kill it at the end."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
 def test_connections_in_the_queue_of_a_killed_worker_are_served(service: Workers) -> None:
     """They are accepted by nothing while the worker is stopped, and then by its successor."""
     ask_until_both_respond(service)
     stopped = service.pids()[0]
-    with stopped_process(stopped):
-        socks = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(16)]
-        for sock in socks:
-            sock.settimeout(20)
-            sock.sendall(REQUEST)
-    statuses = [sock.makefile("rb").readline() for sock in socks]
-    for sock in socks:
-        sock.close()
-    assert statuses.count(b"HTTP/1.1 200 OK\r\n") == len(socks)
+    os.kill(stopped, signal.SIGSTOP)
+    with ExitStack() as stack:
+        connections = [stack.enter_context(Client(service.port).connection()) for _ in range(16)]
+        for each in connections:
+            each.send(REQUEST)
+        os.kill(stopped, signal.SIGKILL)
+        assert {status_of(each.read_reply()) for each in connections} == {200}
     eventually(lambda: service.has_replaced(stopped))
 
 

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from support.databases.key_stores import (
     CREATED,
     add,
-    create,
     make_store,
     open_store,
     read,
@@ -24,7 +23,7 @@ from tornado_idv.features.keys.record import Token
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.store_location import KeyStoreLocation
 from tornado_idv.keys.stored_keys import EMPTY
-from tornado_idv.keys.token import digest, issue
+from tornado_idv.keys.token import digest
 
 pytestmark = pytest.mark.slow
 
@@ -82,12 +81,6 @@ def test_revoked_key_stays_revoked_and_listed(place: KeyStoreLocation) -> None:
         assert store.revoke("shop", CREATED + 1) == (known, revoked)
         assert store.revoke("shop", CREATED + 2) == (revoked, revoked)
         assert store.find("shop") == revoked
-        with pytest.raises(KeyStoreError, match="shop was revoked permanently"):
-            store.set_disabled("shop", disabled=False)
-        with pytest.raises(KeyStoreError, match="shop was revoked; issue a key with another id"):
-            store.rotate("shop", Token(digest("x"), CREATED), overlap=1.0, expires=None)
-        with pytest.raises(KeyStoreError, match="shop was revoked; its id cannot be used again"):
-            store.add([record("shop", issue("shop"))])
 
 
 def test_keys_are_added_all_or_none(place: KeyStoreLocation) -> None:
@@ -115,13 +108,10 @@ def test_changes_at_once_wait_for_each_other(place: KeyStoreLocation) -> None:
 
     def rotate(first: int) -> None:
         with closing(type(place)(place.setting)) as own:
-            rotate_at(own, first)
-
-    def rotate_at(own: KeyStoreLocation, first: int) -> None:
-        for i in range(first, first + 5):
-            with open_store(own) as store:
-                token = Token(digest(str(i)), CREATED + i)
-                store.rotate("shop", token, overlap=1e6, expires=None)
+            for i in range(first, first + 5):
+                with open_store(own) as store:
+                    token = Token(digest(str(i)), CREATED + i)
+                    store.rotate("shop", token, overlap=1e6, expires=None)
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(rotate, range(0, 20, 5)))
@@ -134,7 +124,7 @@ def test_store_is_created_once_by_commands_at_once(place: KeyStoreLocation) -> N
     def create_own(_: int) -> bool:
         with closing(type(place)(place.setting)) as own:
             together.wait(10)
-            return create(own)
+            return own.create()
 
     with ThreadPoolExecutor(4) as threads:
         assert sorted(threads.map(create_own, range(4))) == [False, False, False, True]
@@ -180,7 +170,6 @@ CHANGES = {
         ),
         ADD.format("new"),
     ),
-    "a key is disabled": ("UPDATE keys SET disabled = true WHERE id = 'shop'",),
     "a limit": ("UPDATE keys SET requests = '5/second', misses = '1/minute' WHERE id = 'shop'",),
 }
 

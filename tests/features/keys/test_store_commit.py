@@ -14,8 +14,8 @@ from idv_postgres import key_database
 from idv_postgres.key_store import PostgresKeyStore
 from support.databases.key_stores import CREATED, make_store, open_store, read
 from support.databases.postgres_server import Database
-from support.processes.process import Invoke, eventually
-from tornado_idv.errors import KeyStoreError, UncertainChangeError
+from support.processes.process import Invoke
+from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys.token import check_token, digest
 
 pytestmark = pytest.mark.slow
@@ -35,35 +35,6 @@ def keys(in_postgres: PostgresKeyStore, tmp_path: Path, invoke: Invoke) -> Calla
     config = tmp_path / "config.yaml"
     config.write_text(f"auth: {{store: '{in_postgres.setting.get_secret_value()}'}}\n")
     return lambda *arguments: invoke("keys", *arguments, "--config", config)
-
-
-def test_change_that_no_standby_confirms_is_uncertain(
-    in_postgres: PostgresKeyStore, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The primary has committed it, and waits for a synchronous standby which is not there."""
-    make_store(in_postgres, "shop")
-    in_postgres.close()
-    monkeypatch.setattr(key_database, "_TIMEOUT", 0.2)
-    database.run("ALTER ROLE idv SET synchronous_commit = on")
-    database.run("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
-    database.run("SELECT pg_reload_conf()")
-    states: list[bool] = []
-
-    def change() -> None:
-        with open_store(in_postgres, busy_timeout=0.1) as store:
-            while len(states) < 1000:  # until the server has loaded its settings
-                states.append(len(states) % 2 == 0)
-                store.set_disabled("shop", disabled=states[-1])
-
-    try:
-        with pytest.raises(UncertainChangeError, match="see tornado-idv keys list"):
-            change()
-    finally:
-        database.run("ALTER SYSTEM RESET synchronous_standby_names")
-        database.run("ALTER ROLE idv RESET synchronous_commit; SELECT pg_reload_conf()")
-    in_postgres.close()
-    # On a busy machine the server may begin the COMMIT after the command has given up.
-    eventually(lambda: read(in_postgres)["shop"].disabled is states[-1])
 
 
 def test_token_that_may_be_valid_is_printed_with_an_exit_code_of_its_own(

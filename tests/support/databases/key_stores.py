@@ -56,15 +56,10 @@ def open_store(place: Place, *, busy_timeout: float = 5.0) -> Iterator[KeyEditor
         yield KeyEditor(database, at(place).name)
 
 
-def create(place: KeyStoreLocation) -> bool:
-    """Create an empty store; return whether there was none."""
-    return place.create()
-
-
 def make_store(place: Place, *key_ids: str) -> dict[str, str]:
     """Create a store with these keys, and return their tokens by their ids."""
     tokens = {key_id: issue(key_id) for key_id in key_ids}
-    create(at(place))
+    at(place).create()
     add(place, *(record(*each) for each in tokens.items()))
     return tokens
 
@@ -104,11 +99,6 @@ def garbage(path: Path) -> AbstractContextManager[None]:
     return _overwritten(path, b"no database " * 1000)
 
 
-def garbage_page(path: Path) -> AbstractContextManager[None]:
-    content = path.read_bytes()
-    return _overwritten(path, content[:4096] + b"\xff" * (len(content) - 4096))
-
-
 def another_database(path: Path) -> AbstractContextManager[None]:
     return _replaced(path, lambda other: execute(other, "CREATE TABLE users (nickname TEXT)"))
 
@@ -118,17 +108,6 @@ def newer_schema(path: Path) -> Iterator[None]:
     execute(path, "PRAGMA user_version = 99")
     yield
     execute(path, "PRAGMA user_version = 1")
-
-
-@contextmanager
-def invalid_key(path: Path) -> Iterator[None]:
-    execute(path, "UPDATE keys SET scopes = scopes || ' everything'")
-    yield
-    execute(path, "UPDATE keys SET scopes = 'identify:url'")
-
-
-def directory(path: Path) -> AbstractContextManager[None]:
-    return _replaced(path, Path.mkdir)
 
 
 def fifo(path: Path) -> AbstractContextManager[None]:
@@ -149,8 +128,6 @@ def _replaced(path: Path, make: Callable[[Path], object]) -> Iterator[None]:
     kept = path.rename(path.with_suffix(".kept"))
     make(path)
     yield
-    if path.is_dir():
-        path.rmdir()
     kept.replace(path)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
-from pathlib import Path
-
 # Made for these tests: for 127.0.0.1, signed by itself, good for a hundred years.
 SELF_SIGNED = """\
 -----BEGIN PRIVATE KEY-----
@@ -43,11 +40,3 @@ vszuSNQ2wkzeT96vWMbqY4NFuyCqEruOppao3NMh+xkaKTtF0iX6ILW5FsUmnlUl
 Y7MSXZxbfHxxDYMlzhvm0oP/iLSPrHhwg+etULr0T6eM88jMinrInw3syL224fU=
 -----END ENCRYPTED PRIVATE KEY-----
 """
-
-
-def trusting_context(file: Path) -> ssl.SSLContext:
-    """Write the key and the certificate into a file; return the context of a client."""
-    file.write_text(SELF_SIGNED)
-    context = ssl.create_default_context(cadata=SELF_SIGNED)
-    context.check_hostname = False
-    return context

@@ -1,10 +1,12 @@
-"""CPU time and memory of processes that a test started."""
+"""CPU time, memory and descriptors of processes that a test started."""
 
 from __future__ import annotations
 
 import os
+import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from support.processes.process import eventually
@@ -56,3 +58,14 @@ def anonymous_memory(pid: int) -> int:
 
 def open_descriptors(pid: int) -> int:
     return len([*Path(f"/proc/{pid}/fd").iterdir()])
+
+
+@contextmanager
+def descriptors(most: int) -> Iterator[None]:
+    """Limit the descriptors of this process, and of those that it starts within."""
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from support.processes.service import KEY, lookup_request
+from support.processes.service import KEY, lookup_request, serving_here
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import StartError, Unavailable
@@ -19,14 +19,12 @@ from tornado_idv.log_format import json_lines
 from tornado_idv.model import ByNickname, Query, User
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.reload_result import ReloadResult
-from tornado_idv.service.events import Events
-from tornado_idv.service.service import Service, service_of_one_process
+from tornado_idv.service.service import Service
 from tornado_idv.web.access_log import AccessLog
 
 
 class GatedOptions(BackendOptions):
     plan: str = "A"
-    knows: str = "[a-z]+"
     opens: bool = True
 
 
@@ -173,14 +171,7 @@ def config(
 async def reloadable(folder: Path, text: str) -> AsyncIterator[ReloadHarness]:
     """Yield a service of this configuration."""
     Gated.made.clear()
-    path = folder / "config.yaml"
-    path.write_text(text, encoding="utf-8")
-    manager = plugin_manager(plugins=[Plugin()])
-    file = ConfigFile.read(path)
-    settings = file.load(installed_kinds(manager), {})
     logged: list[str] = []
     log = AccessLog(logged.append, json_lines)
-    async with service_of_one_process(
-        file, settings, manager, log, lambda: 0, events=Events()
-    ) as service:
-        yield ReloadHarness(service, path, logged, log)
+    async with serving_here(text, folder, Plugin(), log=log) as service:
+        yield ReloadHarness(service, folder / "config.yaml", logged, log)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import sqlite3
 import ssl
+import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from typing import TypeVar
 
 from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 
-from support.processes.threads import in_thread
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import issue
@@ -23,6 +26,7 @@ from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
 from tornado_idv.service.events import Events
 from tornado_idv.service.service import Service, service_of_one_process
+from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import all_routes, make_api
 from tornado_idv.web.lookups import ApiContext
 
@@ -44,6 +48,7 @@ FIXTURE = """\
 users:
   - {nickname: "@alice", card_number: "4000123412341234", plan: Free}
 """
+T = TypeVar("T")
 _URL, _CARD = "/api/v1/identify/url", "/api/v1/identify/card"
 _FIELDS = {"Host": "x", "Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
 
@@ -185,19 +190,22 @@ def write_config(folder: Path, config: str = CONFIG + USERS) -> Path:
 
 
 @asynccontextmanager
-async def serving_here(config: str, folder: Path) -> AsyncIterator[Service]:
+async def serving_here(
+    config: str, folder: Path, *plugins: object, log: AccessLog | None = None
+) -> AsyncIterator[Service]:
     """Runs the service of this configuration, as `write_config` does, in the running loop."""
-    manager = plugin_manager()
+    manager = plugin_manager(plugins=plugins)
     file = ConfigFile.read(write_config(folder, config))
     settings = file.load(installed_kinds(manager), {})
     async with service_of_one_process(
-        file, settings, manager, None, lambda: 0, events=Events()
+        file, settings, manager, log, lambda: 0, events=Events()
     ) as service:
         yield service
 
 
 @asynccontextmanager
-async def _on_tornado_server(folder: Path) -> AsyncIterator[int]:
+async def on_tornado_server(folder: Path) -> AsyncIterator[int]:
+    """Run the application over a fixture file on Tornado's own HTTP server; yield its port."""
     manager = plugin_manager()
     settings = ConfigFile.read(write_config(folder)).load(installed_kinds(manager), {})
     keys = KeyRing(each.api_key for each in settings.auth.keys)
@@ -212,17 +220,41 @@ async def _on_tornado_server(folder: Path) -> AsyncIterator[int]:
 
 
 @contextmanager
+def in_thread(
+    opened: AbstractAsyncContextManager[T],
+) -> Iterator[tuple[T, asyncio.AbstractEventLoop]]:
+    """Enter a context in the loop of a new thread; yield its value and the loop."""
+    started: Future[tuple[T, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        async with opened as value:
+            started.set_result((value, asyncio.get_running_loop(), stop))
+            await stop.wait()
+
+    def main() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    thread = threading.Thread(target=main, daemon=True)
+    thread.start()
+    value, loop, stop = started.result(timeout=10)
+    try:
+        yield value, loop
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(timeout=10)
+
+
+@contextmanager
 def serving(config: str, folder: Path) -> Iterator[Service]:
     """Run the service of this configuration, as `write_config` does, in a thread."""
     with in_thread(serving_here(config, folder)) as (service, _):
         yield service
-
-
-@contextmanager
-def serving_on_tornado_server(folder: Path) -> Iterator[int]:
-    """Run the application over a fixture file on Tornado's own HTTP server; yield its port."""
-    with in_thread(_on_tornado_server(folder)) as (port, _):
-        yield port
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,25 +150,13 @@ class FakeChild(Child):
 
 
 class RecordingEvents(Events):
-    """Records the events of the service."""
-
-    def __init__(self, clock: Callable[[], float], interval: float | None) -> None:
+    def __init__(self, interval: float | None) -> None:
         super().__init__()
         self.interval = interval
         self.sent: list[Event] = []
-        self.signs_of_life: list[float] = []
-        """When ``alive`` was sent."""
-        self._clock = clock
 
     def send(self, event: Event) -> None:
-        if event == "alive":
-            self.signs_of_life.append(self._clock())
-        else:
-            self.sent.append(event)
-
-
-class _Over(Exception):
-    pass
+        self.sent.append(event)
 
 
 class Simulation:
@@ -184,11 +173,9 @@ class Simulation:
         self.prepare: Callable[[FakeProcess], object] = FakeProcess.serve
         self.fork_error: OSError | None = None
         self.announced: list[int] = []
-        self.released = 0
-        self.events = RecordingEvents(self.clock, interval)
+        self.released: list[str] = []
+        self.events = RecordingEvents(interval)
         self.current = configuration(folder, CONFIG)
-        self._is_over = False
-        self._limit = math.inf
         self._steps = 0
         self._pause = 0.0
         patch.setattr(select, "poll", lambda: _Poll(self))
@@ -197,7 +184,7 @@ class Simulation:
             self.current,
             self.events,
             on_ready=self.announced.append,
-            release=self._release,
+            release=partial(self.released.append, "sockets"),
             clock=self.clock,
             fork=self._fork,
         )
@@ -231,16 +218,13 @@ class Simulation:
 
     def run(self) -> bool:
         """Let the supervisor run to its end."""
-        self._is_over = True
-        self._end = self._limit = self.now + 1000.0
+        self._end = math.inf
         return self.supervisor.run()
 
     def close(self) -> None:
-        """End the supervisor, unless it has run to its end."""
-        if not self._is_over:
-            self._limit = 0.0
-            with suppress(_Over):
-                self.supervisor.run()
+        for each in self.supervisor._children:
+            each.end()
+        self.supervisor._signals.close()
 
     def of(self, name: str) -> list[FakeProcess]:
         """The processes that have had this name."""
@@ -277,8 +261,6 @@ class Simulation:
 
     def wait(self, seconds: float) -> None:
         """Let processes run, and time pass; less if one of them does something."""
-        if self.now >= self._limit:
-            raise _Over
         self._steps = 0 if seconds > 0 else self._steps + 1
         assert self._steps < _MAX_STEPS, "the supervisor does not wait"
         self.now, self._pause = max(min(self.now + seconds, self._end), self.now + self._pause), 0.0
@@ -298,9 +280,6 @@ class Simulation:
         self.processes.append(process)
         self.prepare(process)
         return FakeChild(process, ours, now)
-
-    def _release(self) -> None:
-        self.released += 1
 
 
 class _Poll:
