@@ -30,10 +30,10 @@ from soak.checker import Checker
 from soak.failover_edits import LIMITS, LockedSource, edited, editing, settle
 from soak.fault_catalogue import Inject, Scenario
 from soak.harness import CONFIG, TIMES, Builder, Site
+from soak.redis_partitions import SERVICE, Node, SentinelGroup, running_group
 from soak.redis_users import RedisSource
 from soak.reference import Reference
 from soak.replica_changes import Caller, Edit
-from support.databases.redis_partitions import SERVICE, Node, SentinelGroup, running_group
 
 _TIMES = replace(TIMES, negative_ttl=0.0, lag=2.0)
 """The ``lag`` of 2 s: a service polls the Sentinels every second, and a purge takes up to 1 s."""

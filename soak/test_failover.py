@@ -31,6 +31,7 @@ def test_lookups_go_back_to_the_primary_while_its_standby_is_behind() -> None:
 
 
 @pytest.mark.slow
-def test_failover_is_followed_while_the_old_primary_and_a_sentinel_respond() -> None:
-    """Edits and purges reach all services, although the old primary still responds."""
-    _run("failover-redis", "partition with a Sentinel")
+@pytest.mark.parametrize("scenario", ["partition with a Sentinel", "SENTINEL FAILOVER"])
+def test_failover_is_followed(scenario: str) -> None:
+    """Edits and purges reach all services, also while the old primary still responds."""
+    _run("failover-redis", scenario)
