@@ -130,13 +130,24 @@ def test_without_sockets_for_this_process_none_is_used_or_passed_on(
 
 
 @WORKERS
-def test_plain_http_on_network_is_warned_of(tmp_path: Path, workers: int) -> None:
-    """By the sockets that are served, whose addresses the configuration does not have."""
+def test_plain_http_on_network_is_warned_of_before_addresses(tmp_path: Path, workers: int) -> None:
+    """By the sockets that are served, whose addresses the configuration does not have.
+
+    All other warnings of the start come before them, too: also those of a worker.
+    """
     config = write(tmp_path, workers)
-    with socket.create_server(("0.0.0.0", 0)) as sock, serving_activated([sock], config):
+    config.write_text(f"{config.read_text()}cache: {{snapshot: answers.snapshot}}\n")
+    (tmp_path / "answers.snapshot").mkdir()
+    with (
+        socket.create_server(("0.0.0.0", 0)) as everywhere,
+        serving_activated([everywhere], config),
+    ):
         text = config.with_suffix(".log").read_text()
-        assert text.count("plain HTTP on 0.0.0.0: anyone") == 1
-        assert f"Listening on http://127.0.0.1:{sock.getsockname()[1]}\n" in text
+        port = everywhere.getsockname()[1]
+        before, _, after = text.partition(f"Listening on http://127.0.0.1:{port}\n")
+        assert before.count("plain HTTP on 0.0.0.0: anyone") == 1
+        assert before.count("is ignored") == workers
+        assert after.startswith("Backends, in order: ")
 
 
 def test_sockets_that_a_wrapper_was_passed_are_named_if_their_address_is_taken(

@@ -22,7 +22,7 @@ import pytest
 from click.testing import Result
 
 from support.databases.key_stores import add, execute, make_store, open_store, read, record
-from support.processes.process import BROKEN, CLOSED, Invoke, command
+from support.processes.process import BROKEN, CLOSED, Invoke, command, on_terminal
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
 from tornado_idv.features.keys.editor import KeyEditor
 from tornado_idv.features.keys.record import KeyRecord, Token
@@ -535,6 +535,13 @@ def test_every_change_is_in_the_audit_log(
     for token in tokens:
         for secret in (token, token.split("_")[2], digest(token).hex()):
             assert secret not in logged
+
+
+@pytest.mark.slow
+def test_terminal_shows_no_audit_line(path: Path) -> None:
+    make_store(path, "shop")
+    seen = on_terminal("keys", "disable", "shop", "--store", path)
+    assert seen.split("\r\n") == ["shop: disabled", ""]
 
 
 def test_audit_log_has_the_configured_format(
