@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 
+from support.http.threaded_server import serving_in_thread
 from support.pages import code_blocks, page
+from support.processes.ports import free_port
 from support.processes.process import command, eventually
 from support.processes.service import CONFIG, FIXTURE, Client, serving
 from tornado_idv.service.service import Service
@@ -71,8 +72,6 @@ class Handler(BaseHTTPRequestHandler):
 
 @dataclass
 class Case:
-    """A running service with what a test does to it."""
-
     folder: Path
     service: Service
     directory: Directory
@@ -81,8 +80,8 @@ class Case:
         self.directory.shutdown()
         self.directory.server_close()
 
-    def configure(self, before: str, after: str) -> None:
-        path = self.folder / "config.yaml"
+    def configure(self, before: str, after: str, name: str = "config.yaml") -> None:
+        path = self.folder / name
         text = path.read_text(encoding="utf-8")
         assert before in text
         path.write_text(text.replace(before, after), encoding="utf-8")
@@ -100,24 +99,16 @@ class Case:
 
 @pytest.fixture
 def case(tmp_path: Path) -> Iterator[Case]:
-    directory = Directory(("127.0.0.1", 0), Handler)
-    directory.may_respond.set()
-    thread = Thread(target=directory.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
+    Directory.may_respond.set()
     (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    text = CONFIG + BACKENDS.format(port=directory.server_port)
-    try:
+    with serving_in_thread(Directory(("127.0.0.1", 0), Handler)) as directory:
+        text = CONFIG + BACKENDS.format(port=directory.server_port)
         with serving(text, tmp_path) as service:
-            url = service.admin_url
-            assert url is not None
-            used = text.replace("admin: {port: 0}", f"admin: {{port: {url.rpartition(':')[2]}}}")
+            _, _, port = str(service.admin_url).rpartition(":")
+            used = text.replace("admin: {port: 0}", f"admin: {{port: {port}}}")
             (tmp_path / "commands.yaml").write_text(used, encoding="utf-8")
             yield Case(tmp_path, service, directory)
-    finally:
         directory.may_respond.set()
-        directory.shutdown()
-        thread.join()
-        directory.server_close()
 
 
 def wrong_setting(case: Case) -> None:
@@ -127,9 +118,7 @@ def wrong_setting(case: Case) -> None:
 
 
 def port_in_use(case: Case) -> None:
-    path = case.folder / "commands.yaml"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace("{port: 0,", f"{{port: {case.service.port},"), encoding="utf-8")
+    case.configure("{port: 0,", f"{{port: {case.service.port},", "commands.yaml")
 
 
 def disabled_key(case: Case) -> None:
@@ -173,11 +162,8 @@ def rejected_edit(case: Case) -> None:
 
 
 def stopped_service(case: Case) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        free = sock.getsockname()[1]
-    path = case.folder / "commands.yaml"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(re.sub(r"admin: .*", f"admin: {{port: {free}}}", text), encoding="utf-8")
+    _, _, port = str(case.service.admin_url).rpartition(":")
+    case.configure(f"{{port: {port}}}", f"{{port: {free_port()}}}", "commands.yaml")
 
 
 PROVOKED: dict[tuple[str, int], Callable[[Case], None]] = {
