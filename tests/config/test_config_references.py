@@ -47,32 +47,26 @@ def test_any_scalar_can_be_a_reference(load_text: Load) -> None:
     assert (server.port, server.idle_timeout) == (81, 7)
 
 
-def test_the_name_of_a_setting_is_not_a_reference(problems_in: ProblemsIn) -> None:
-    problems = problems_in(f"{GOOD}'${{env:NAME}}': 1", {"NAME": "demo"})
-    assert problems[0].startswith("3:1: unknown setting; ")
-
-
-def test_a_referenced_value_is_validated_and_not_printed(problems_in: ProblemsIn) -> None:
-    assert problems_in(f"{GOOD}demo: '${{env:DEMO}}'", {"DEMO": "canary"}) == [
-        "3:7: demo: must be true or false"
-    ]
-
-
-def test_a_file_must_hold_text(problems_in: ProblemsIn, tmp_path: Path) -> None:
-    (tmp_path / "owner").write_bytes("ü".encode("latin-1"))
-    assert problems_in(f"{GOOD}logging: {{level: '${{file:owner}}'}}") == [
-        "3:18: logging.level: the file owner is not UTF-8 text"
-    ]
-
-
-def test_a_file_name_with_nul_is_reported(problems_in: ProblemsIn) -> None:
-    (problem,) = problems_in(f'{GOOD}logging: {{level: "${{file:a\\0b}}"}}')
-    assert problem.startswith("3:18: logging.level: ")
-
-
-def test_plain_tokens_are_not_reported_while_the_host_is_unknown(problems_in: ProblemsIn) -> None:
-    text = (
-        f"{GOOD}server: {{host: '${{env:HOST}}'}}\n"
-        "auth: {keys: [{id: a, token: plain-token-of-a-partner}]}"
-    )
-    assert problems_in(text) == ["3:16: server.host: the environment variable HOST is not set"]
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("'${env:NAME}': 1", "3:1: unknown setting; "),
+        ("demo: '${env:WORD}'", "3:7: demo: must be true or false"),
+        ("logging: {level: '${file:owner}'}", "3:18: logging.level: the file owner is not UTF-8"),
+        ('logging: {level: "${file:a\\0b}"}', "3:18: logging.level: "),
+        ("auth: {keys: [{id: a, token: '${env:ODD}'}]}", "3:30: auth.keys[0].token: must be text"),
+        (
+            f"server: {{host: '${{env:HOST}}'}}\nauth: {{keys: [{{id: a, token: {'a' * 16}}}]}}",
+            "3:16: server.host: the environment variable HOST is not set",
+        ),
+    ],
+    ids=["a name", "a switch", "no text", "NUL", "undecodable", "plain token of a host unknown"],
+)
+def test_reference_that_gives_no_valid_value_is_one_problem_without_the_value(
+    problems_in: ProblemsIn, tmp_path: Path, text: str, problem: str
+) -> None:
+    (tmp_path / "owner").write_bytes("canary ü".encode("latin-1"))
+    environ = {"NAME": "demo", "WORD": "canary", "ODD": "canary" + "\udcff" * 16}
+    (found,) = problems_in(GOOD + text, environ)
+    assert found.startswith(problem)
+    assert "canary" not in found
