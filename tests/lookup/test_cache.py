@@ -356,18 +356,3 @@ async def test_result_computed_before_a_purge_is_not_stored(
         assert cache.get(query) is None
         assert cache.get_stale(query) is None
     assert await fetch(cache, BOB, Source(FOUND_BOB).ask) is FOUND_BOB
-
-
-async def test_answer_begun_before_a_purge_does_not_end_a_later_flight(cache: AnswerCache) -> None:
-    old = Source(FOUND)
-    early = await held(cache, old)
-    cache.apply(Purge())
-    new = Source(ELSEWHERE)
-    late = await held(cache, new)
-    old.release()
-    assert await early is FOUND
-    assert cache.get(ALICE) is None
-    joined = begin(cache, new)
-    asyncio.get_running_loop().call_soon(new.release)
-    assert [await late, await joined] == [ELSEWHERE, structs.replace(ELSEWHERE, coalesced=True)]
-    assert new.asked == 1
