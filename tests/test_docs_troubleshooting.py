@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event
@@ -149,14 +150,6 @@ def slow_directory(case: Case) -> None:
     case.directory.may_respond.clear()
 
 
-def refused_reload(case: Case) -> None:
-    case.configure("port: 0,", "prot: 0,")
-
-
-def restart_needed(case: Case) -> None:
-    case.configure("port: 0,", "port: 1,")
-
-
 def rejected_edit(case: Case) -> None:
     (case.folder / "users.yaml").write_text(FIXTURE + "users: []\n", encoding="utf-8")
 
@@ -174,8 +167,8 @@ PROVOKED: dict[tuple[str, int], Callable[[Case], None]] = {
     ("Everything is 503", 1): stopped_directory,
     ("An answer is out of date", 1): expired_answer,
     ("Responses are slow", 1): slow_directory,
-    ("A reload is refused", 1): refused_reload,
-    ("A reload is refused", 2): restart_needed,
+    ("A reload is refused", 1): partial(Case.configure, before="port: 0,", after="prot: 0,"),
+    ("A reload is refused", 2): partial(Case.configure, before="port: 0,", after="port: 1,"),
     ("Degraded though it responds", 1): rejected_edit,
     ("Commands get no response", 1): stopped_service,
 }

@@ -13,12 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from tornado_idv.config.kinds import settings_type
-from tornado_idv.errors import (
-    DegradedStartError,
-    LookupFailed,
-    StartError,
-    Unavailable,
-)
+from tornado_idv.errors import DegradedStartError, LookupFailed, StartError, Unavailable
 from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
 from tornado_idv.model import Answer, Query, User
@@ -127,7 +122,6 @@ class UnsuitableHooks:
         ("idv_lookup_finished", "waits", "idv_lookup_finished must be a plain function"),
         ("idv_lookup_finished", "wraps", "idv_lookup_finished must not be a wrapper"),
         ("idv_lookup_finished", "wraps_in_the_old_way", "must not be a wrapper"),
-        ("idv_identify", "wraps", "idv_identify must not be a wrapper"),
         ("idv_identify", "returns", "idv_identify must be a coroutine function (async def)"),
         ("idv_backend_kindz", "returns", "idv_backend_kindz"),
         ("idv_lookup_finished", "has_an_old_argument", "Argument(s) {'answer'} are declared in"),
@@ -165,10 +159,8 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, entry_point: str, mod
 @pytest.mark.parametrize(
     ("entry_point", "module", "reported"),
     [
-        ("mine = plugin_of_mien", "", "No module named 'plugin_of_mien'"),
         ("mine = plugin_of_mine:Absent", "", "has no attribute 'Absent'"),
         ("mine = plugin_of_mine", "import no_such_library", "No module named 'no_such_library'"),
-        ("mine = plugin_of_mine", "nonsense()", "name 'nonsense' is not defined"),
         ("mine = plugin_of_mine", "import sys; sys.exit(3)", "it ended the process"),
         ("mine = plugin_of_mine", "def idv_kinds(): return None", "decorate its hooks"),
         ("yaml = plugin_of_mine", SUITABLE, "another plugin has an entry point of this name"),
@@ -200,11 +192,7 @@ def test_backends_are_built_in_the_order_of_the_file_several_of_one_kind() -> No
     kinds = Kinds({"fake": Recorder, "other": OtherBackend})
     wanted = [options("c"), options("a", "other"), options("b")]
     backends = build_backends(kinds, wanted)
-    assert [(each.name, type(each)) for each in backends] == [
-        ("c", Recorder),
-        ("a", OtherBackend),
-        ("b", Recorder),
-    ]
+    assert [type(each) for each in backends] == [Recorder, OtherBackend, Recorder]
     assert [each.options for each in backends] == wanted
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import ssl
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,7 +25,8 @@ from support.processes.proxies import (
     substitute,
 )
 from support.processes.service import CARDS_ONLY_KEY, CONFIG, EXPIRED_KEY, KEY, serving
-from tornado_idv.web.errors import ApiError
+from tornado_idv.client import User
+from tornado_idv.double import IdentityService
 
 pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
@@ -39,45 +39,22 @@ USERS = {
 }
 """Card number, plan, and the plan in a header."""
 LONG = "😀" * 2000
-BACKEND = (
-    "  - {{name: origin, kind: upstream, base_url: 'http://127.0.0.1:{port}', timeout: 500ms}}\n"
-)
+BACKEND = """\
+  - name: origin
+    kind: upstream
+    base_url: {url}
+    auth: {{kind: bearer, token: "{key}"}}
+    timeout: 500ms
+"""
 Site = Callable[..., AbstractContextManager[int]]
 
 
-class Quiet(BaseHTTPRequestHandler):
+class Application(BaseHTTPRequestHandler):
+    """Responds with the fields of the user; to /login with a 401 of its own."""
+
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None: ...
-
-    def reply(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-class Directory(Quiet):
-    """Knows `USERS`; fails for others, or takes long."""
-
-    def do_POST(self) -> None:
-        nickname = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["input"]
-        if nickname == "@slow":
-            time.sleep(1)
-        if nickname in USERS or nickname == "@long":
-            card, plan, _ = USERS.get(nickname, ("7000", "Free", ""))
-            record = {"status": "ok", "plan": plan, "card_number": card, "nickname": nickname}
-            record["profile_url"] = PROFILE + (nickname[1:] if nickname in USERS else LONG)
-            self.reply(200, json.dumps(record).encode())
-        elif nickname == "@down":
-            self.reply(500, b"")
-        else:
-            self.reply(404, ApiError.NOT_FOUND.body)
-
-
-class Application(Quiet):
-    """Responds with the fields of the user; to /login with a 401 of its own."""
 
     def do_GET(self) -> None:
         # As a WSGI server names them.
@@ -89,16 +66,16 @@ class Application(Quiet):
     def do_POST(self) -> None:
         self.reply(200, self.rfile.read(int(self.headers["Content-Length"])))
 
+    def reply(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
 
 class Server(ThreadingHTTPServer):
     def handle_error(self, *_: object) -> None:
         """Print nothing: a proxy may reset an idle connection."""
-
-
-@contextmanager
-def listening(handler: type[Quiet]) -> Iterator[int]:
-    with serving_in_thread(Server(("127.0.0.1", 0), handler)) as server:
-        yield server.server_port
 
 
 @contextmanager
@@ -147,16 +124,24 @@ SITES = pytest.mark.parametrize("site", [nginx, haproxy])
 
 @pytest.fixture(scope="module")
 def application() -> Iterator[int]:
-    with listening(Application) as port:
-        yield port
+    with serving_in_thread(Server(("127.0.0.1", 0), Application)) as server:
+        yield server.server_port
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    folder = tmp_path_factory.mktemp("verify")
+    long = {"nickname": "@long", "card_number": "7000", "plan": "a", "profile_url": PROFILE + LONG}
+    (folder / "users.yaml").write_text(json.dumps({"users": [long]}, ensure_ascii=False))
     config = CONFIG.replace("port: 0,", "port: 0, verify: true,")
-    with listening(Directory) as port:
-        config += BACKEND.format(port=port)
-        with serving(config, tmp_path_factory.mktemp("verify")) as service:
+    config += "  - {name: long, kind: yaml, path: users.yaml}\n"
+    with IdentityService.start() as directory:
+        for nickname, (card, plan, _) in USERS.items():
+            directory.add(User(plan, card, nickname, PROFILE + nickname[1:]))
+        directory.fail("@down", status=500)
+        directory.slow("@slow", 1)
+        config += BACKEND.format(url=directory.url, key=directory.key)
+        with serving(config, folder) as service:
             yield service.port
 
 
@@ -250,7 +235,9 @@ def test_404_of_another_route_is_no_unknown_user(
     """Of a service without `server.verify`, and of another server."""
     (tmp_path / "service").mkdir()
     with (
-        serving(CONFIG + BACKEND.format(port=1), tmp_path / "service") as service,
+        serving(
+            CONFIG + BACKEND.format(url="http://127.0.0.1:1", key=KEY), tmp_path / "service"
+        ) as service,
         site(service.port, application, KEY, tmp_path) as port,
     ):
         assert send(port, "@unknown")[0] == 503
