@@ -58,7 +58,6 @@ class Walk:
     ports: Mapping[str, int]
 
     def follow(self) -> None:
-        """Run the blocks from the beginning to the end."""
         run = {"console": self.compare, "sh": self.script}
         blocks = [each for each in all_blocks(self.text) if each[1] in run]
         assert blocks
@@ -86,7 +85,6 @@ class Walk:
             eventually(lambda: "Listening on" in self.shell.run("cat serve.log")[1])
 
     def compare(self, block: str) -> None:
-        """Run the commands of a block and compare their output."""
         commands = _COMMAND.findall(block)
         assert "".join(f"$ {command}{expected}" for command, expected in commands) == block
         for command, expected in commands:

@@ -66,7 +66,6 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plug
 
 
 def first_cells(text: str) -> set[str]:
-    """Return the code at the beginning of the rows of tables."""
     return set(re.findall(r"^\| `([^`]+)`", text, re.MULTILINE))
 
 
@@ -288,7 +287,6 @@ def test_first_request_of_the_readme_gets_its_response(tmp_path: Path) -> None:
 def test_documented_table_of_users_is_served(
     tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`init`, the page's SQL and its backend, `check`, and a lookup."""
     monkeypatch.chdir(tmp_path)
     config = tmp_path / "config.yaml"
     assert invoke("init").exit_code == 0
@@ -315,7 +313,6 @@ def in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_path")
 def test_walkthrough_of_keys_fails_no_request(tmp_path: Path) -> None:
-    """From no key to one that is rotated while a client uses it, and revoked at the end."""
     find_tool("curl")
     init, issue, serve, use, rotate, replace, revoke = code_blocks(KEYS, "sh")
     auth, *_ = code_blocks(KEYS, "yaml")
@@ -342,7 +339,6 @@ def test_walkthrough_of_keys_fails_no_request(tmp_path: Path) -> None:
 
 
 def run_in_shell(block: str, folder: Path, port: int = 8080) -> str:
-    """Run a block of a page as it is, except for the port, and return its output."""
     return subprocess.run(
         ["sh", "-eu", "-c", block.replace(":8080/", f":{port}/")],
         cwd=folder,

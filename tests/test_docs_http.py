@@ -35,7 +35,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def is_known() -> Sample:
-    """The function of the page."""
     (sample,) = code_blocks(PAGE, "python")
     names = {"json": json}
     exec(sample, names)

@@ -108,7 +108,6 @@ class _Traffic:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self, seed: int) -> None:
-        """Look people up, alone and as batches, until stopped."""
         chance = random.Random(seed)
         while not self.stop.wait(0.1):
             self.rounds[seed] += 1
@@ -169,7 +168,6 @@ class Guide:
     folder: Path
 
     def follow(self, mark: str) -> None:
-        """Run the blocks before a mark in the text."""
         self.page.text, found, rest = self.page.text.partition(mark)
         assert found
         if "```" in self.page.text:

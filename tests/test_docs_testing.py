@@ -53,7 +53,6 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_application_is_tested_with_pytest(tmp_path: Path) -> None:
-    """Its tests pass, and one of them fails for an application that is not safe."""
     application, tests = code_blocks(PAGE, "python")
     unsafe = application.replace("self.undetermined.append(nickname)", "self.taken.clear()")
     for name, text in {"seats": application, "unsafe": unsafe}.items():
@@ -85,7 +84,6 @@ def test_drill_of_the_page_prints_its_output(forked: str) -> None:
 
 
 def test_users_of_a_directory_become_a_fixture(tmp_path: Path, forked: str) -> None:
-    """By an export and by lookups, of which one that fails is not "not found"."""
     find_tool("jq")
     *_, export, lookups = code_blocks(PAGE, "sh")
     database = sqlite_databases.write(
@@ -163,7 +161,6 @@ def test_drill_tells_safe_callers_from_unsafe_ones(
 
 
 def test_double_has_users_and_faults_by_each_form_of_a_name() -> None:
-    """Faults by a nickname or a profile URL, users with an own profile URL or without ``@``."""
     with IdentityService.start() as service, service.client() as caller:
         for identifier in ("@ann", "https://profiles.example/m/ann"):
             service.add(client.User("Free", "4111", "@ann"))

@@ -91,7 +91,6 @@ class Case:
         return Client(self.service.port).by_input(nickname).status
 
     def run(self, line: str) -> str:
-        """Return what a command prints about the running service."""
         done = command(
             *line.split()[1:], cwd=self.folder, env={"TORNADO_IDV_CONFIG": "commands.yaml"}
         )

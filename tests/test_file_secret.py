@@ -28,7 +28,6 @@ def later(ticker: Ticker, secret: FileSecret) -> str:
 
 
 def test_a_new_text_is_read_after_a_second(path: Path, tmp_path: Path) -> None:
-    """Its spaces are kept. It may also be in a file renamed over the first."""
     ticker = Ticker()
     secret = FileSecret("first", path, ticker)
     path.write_text(" second \n", encoding="utf-8")

@@ -125,7 +125,6 @@ def python(built: Built, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_source_archive_builds_the_same_wheel(built: Built) -> None:
-    """Byte for byte, the list of files and their digests included."""
     ours, theirs = contents(built.wheel), contents(built.wheel_of_sdist)
     assert sorted(ours) == sorted(theirs)
     assert [name for name in ours if ours[name] != theirs[name]] == []
@@ -161,7 +160,6 @@ def test_the_wheel_says_what_it_is(built: Built) -> None:
 
 
 def test_the_wheel_runs_far_from_the_tree(python: str, tmp_path: Path) -> None:
-    """The modules are those installed; a start that is written passes, and finds its user."""
     commands = (
         "init here",
         "plugins --json",
@@ -213,7 +211,6 @@ def test_make_dist_builds_the_same_archives(built: Built, dist: Path) -> None:
 
 
 def locked() -> dict[str, tuple[str, str]]:
-    """Return version and digests of each package in the lock."""
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     entries = re.findall(
         r"^([\w.-]+)==(\S+)([^\\\n]*)((?: \\\n    --hash=\S+)+)", text, re.MULTILINE

@@ -146,7 +146,6 @@ def idv_kinds():
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, entry_point: str, module: str) -> None:
-    """Put a package with a plugin on the import path."""
     info = folder / "users_of_mine-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: users-of-mine\nVersion: 1.0\n")
@@ -313,7 +312,6 @@ async def test_backends_are_opened_in_order_and_closed_in_reverse(
     ids=lambda error: type(error).__name__,
 )
 async def test_when_one_fails_to_open_those_before_it_are_closed(error: BaseException) -> None:
-    """A failure to close does not hide it."""
     log: list[str] = []
     backends = [
         Recorder(options("a"), log, fails_to_close=OSError("gone")),

@@ -436,8 +436,6 @@ def test_a_name_that_is_too_long_is_not_printed(problems_in: ProblemsIn) -> None
 
 @pytest.mark.slow
 def test_the_work_to_find_problems_is_linear_in_their_number(problems_in: ProblemsIn) -> None:
-    """No problem is compared with all others."""
-
     def calls(count: int) -> int:
         keys = "\n".join(f"  - {{id: k{i}, scopes: [], x: 1}}" for i in range(count))
         made = itertools.count()

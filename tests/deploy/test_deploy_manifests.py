@@ -29,7 +29,6 @@ PARSE_COMPOSE = "import sys, compose_spec; compose_spec.PyCompose.from_json(sys.
 
 
 def run(*command: str | Path, text: str = "") -> str:
-    """Return the output of a program, which has to succeed."""
     done = subprocess.run(
         command, input=text, capture_output=True, text=True, timeout=60, check=False
     )
@@ -227,7 +226,6 @@ Manifests = dict[str, Any]
 
 
 def build(folder: Path) -> Manifests:
-    """Return what Kustomize builds."""
     text = run(find_tool("kubectl"), "kustomize", folder)
     return {each["kind"]: each for each in yaml.safe_load_all(text)}
 
@@ -262,7 +260,6 @@ def test_pods_are_restricted(manifests: Manifests) -> None:
 
 
 def test_manifests_fit_together(manifests: Manifests) -> None:
-    """Selectors, ports, the probes and the time to drain."""
     spec = manifests["Deployment"]["spec"]
     labels = spec["template"]["metadata"]["labels"]
     assert manifests["Service"]["spec"]["selector"] == labels
@@ -293,7 +290,6 @@ def test_manifests_fit_together(manifests: Manifests) -> None:
 def test_overlay_with_a_pod_monitor_scrapes_the_admin_port_with_the_key(
     manifests: Manifests, tmp_path: Path
 ) -> None:
-    """As the guide has it, under the job that the alerts select."""
     overlay = page("docs/guide/kubernetes.md").partition("<<'END'\n")[2].partition("END\n")[0]
     shutil.copytree(DEPLOY, tmp_path / "deploy")
     (tmp_path / "overlay").mkdir()
@@ -323,7 +319,6 @@ def test_overlay_with_a_pod_monitor_scrapes_the_admin_port_with_the_key(
 
 
 def values_of(text: str, name: str) -> list[str]:
-    """Return the values of a setting of a unit."""
     return re.findall(rf"^{name}=(.*)", text, re.MULTILINE)
 
 

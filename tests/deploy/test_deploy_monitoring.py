@@ -96,7 +96,6 @@ def test_every_query_names_metrics_and_labels_that_exist(
 
 
 def test_dashboard_is_complete_and_provisioned() -> None:
-    """Grafana finds the file and its data source."""
     variables = {each["name"] for each in DASHBOARD["templating"]["list"]}
     assert set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(DASHBOARD))) <= variables
     provisioning = GRAFANA / "provisioning"

@@ -149,7 +149,6 @@ def send(connection: http.client.HTTPConnection, name: str, key: str = f"Bearer 
 
 
 def send_alone(port: int, name: str, key: str = f"Bearer {KEY}") -> Reply:
-    """Return the response on a connection of its own."""
     with connect(port) as client:
         return send(client, name, key)
 
@@ -158,7 +157,6 @@ def send_alone(port: int, name: str, key: str = f"Bearer {KEY}") -> Reply:
 def test_responses_are_the_same_behind_the_proxy(
     service: ServiceProcess, proxy: Proxy, tmp_path: Path
 ) -> None:
-    """Each is sent on a connection of its own, and then all on one connection of the proxy."""
     direct = {}
     for name in CASES:
         with closing(http.client.HTTPConnection("127.0.0.1", service.port)) as client:
@@ -241,7 +239,6 @@ def test_proxy_limits_the_requests_of_a_key_as_the_guide_says(
 
 
 def configured(folder: Path, server: str, name: str = "config") -> Path:
-    """Write the configuration of a service with these settings of its server."""
     (folder / "users.yaml").write_text(FIXTURE)
     path = folder / f"{name}.yaml"
     text = CONFIG.replace("port: 0,", f"{server}, health_path: /healthz,")

@@ -232,7 +232,6 @@ def test_key_that_is_not_accepted_is_no_business_of_the_client(
 def test_404_of_another_route_is_no_unknown_user(
     site: Site, application: int, tmp_path: Path
 ) -> None:
-    """Of a service without `server.verify`, and of another server."""
     (tmp_path / "service").mkdir()
     with (
         serving(

@@ -146,7 +146,6 @@ def test_log_only_refuses_no_miss_and_logs_once_a_minute(
 
 
 def test_own_limits_replace_the_general_ones(clock: Ticker) -> None:
-    """Each limit has its own log_only."""
     limiter = KeyLimiter(HUNDRED, Rate(1, 3600), misses_log_only=True, clock=clock)
     own = limits_of(limiter, "own", requests=Rate(5, 5), misses=Rate(2, 3600))
     assert allowed(own, 10) == 5
@@ -167,7 +166,6 @@ def test_own_limits_replace_the_general_ones(clock: Ticker) -> None:
 
 
 def test_a_changed_key_keeps_what_it_has_used(clock: Ticker) -> None:
-    """So do two tokens of one key id, as while a token is replaced."""
     limiter = KeyLimiter(HUNDRED, clock=clock)
     assert allowed(limits_of(limiter), 60) == 60
     assert allowed(limits_of(limiter, requests=Rate(200, 200)), 200) == 140
@@ -179,7 +177,6 @@ def test_a_changed_key_keeps_what_it_has_used(clock: Ticker) -> None:
 def test_key_that_has_used_up_a_stricter_limit_waits_for_one_interval_of_the_new_one(
     clock: Ticker,
 ) -> None:
-    """Where the general limit was changed, and where the key was."""
     limiter = KeyLimiter(STRICT, STRICT, clock=clock)
     assert allowed(limits_of(limiter, requests=STRICT), 2) == 1
     spent = limits_of(limiter, "other")
@@ -228,7 +225,6 @@ def test_general_limits_can_be_changed_and_removed(clock: Ticker) -> None:
 def test_keys_beyond_the_capacity_are_limited_too(
     clock: Ticker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each with its own count, also with another token, and the first ones are not affected."""
     limiter = KeyLimiter(HUNDRED, clock=clock, capacity=4)
     names = [f"key-{i}" for i in range(10)]
     assert [allowed(limits_of(limiter, name), 60) for name in names] == [60] * 10
@@ -262,7 +258,6 @@ def test_55000_keys_have_places_in_the_table(clock: Ticker) -> None:
 # CPython 3.12 warns if the process that runs the tests has threads.
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_forked_processes_share_one_limit(clock: Ticker) -> None:
-    """Also for a key that is first seen after the fork."""
     limiter = KeyLimiter(HUNDRED, clock=clock)
     assert allowed(limits_of(limiter), 20) == 20
     reader, writer = os.pipe()

@@ -25,7 +25,6 @@ class Harness:
     async def wait(
         self, *names: str, seconds: float = FAR, first: bool = False
     ) -> asyncio.Task[bool]:
-        """Put waiters into the queue, and return the last."""
         deadline = self.clock() + seconds
         for name in names:
             task = asyncio.create_task(self._acquire(name, deadline, first=first))

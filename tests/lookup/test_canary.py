@@ -61,7 +61,6 @@ def ask(asked: Guard, query: Query, left: float = 60) -> Coroutine[Any, Any, Ans
 
 
 async def found(asked: Guard, query: Query) -> User | None:
-    """Return the user of a lookup that is answered."""
     answer = await ask(asked, query)
     return None if answer is None else answer.user
 
@@ -112,7 +111,6 @@ async def test_canary_is_believed_for_max_age_to_the_end_of_a_lookup(
 async def test_age_counts_from_the_begin_of_the_canary_to_the_end_of_the_lookup(
     max_age: str, seconds: int
 ) -> None:
-    """With no age it is looked up after each lookup, also if the clock stands still."""
     ticker = Ticker()
     users = Users(BIRD, canary={**BY_NICKNAME, "max_age": max_age})
 
@@ -295,7 +293,6 @@ async def test_caller_waits_for_the_canary_until_its_own_deadline(left: float, r
 
 @pytest.mark.parametrize("failures", [5, 1])
 async def test_failure_of_the_canary_counts_once_in_the_breaker(failures: int) -> None:
-    """If it opens the breaker, users are undetermined, too."""
     calls: list[BackendCall] = []
     users = Users(BIRD, canary=BY_NICKNAME, timeout="50ms", breaker={"failures": failures})
     users.held["@idv-canary"] = asyncio.Event()
@@ -341,7 +338,6 @@ async def test_caller_that_leaves_does_not_end_the_lookup_of_the_canary() -> Non
 
 
 async def test_canary_is_looked_up_without_traffic_after_30_s() -> None:
-    """A failure does not change whether it is found, and callers get its pause."""
     ticker = Ticker()
     users = Users(BIRD, canary=BOTH)
     asking = guard(users, ticker)

@@ -173,7 +173,6 @@ async def test_a_backend_is_skipped_for_what_it_does_not_serve() -> None:
 
 
 async def test_a_kind_of_query_served_by_others_is_not_found_without_this_one() -> None:
-    """Even where the one that does not serve it could not be asked."""
     assert not (await directory(CardsOnly(DOWN, "cards"), FakeBackend(None)).find(QUERY)).found
 
 
@@ -192,7 +191,6 @@ async def test_failure_that_is_not_memoized_is_that_of_one_lookup() -> None:
 async def test_expired_user_is_served_stale_while_no_backend_is_available(
     error: LookupFailed,
 ) -> None:
-    """Marked as stale, for an hour; user and time stay the same."""
     ticker, backend = Ticker(), FakeBackend(ALICE)
     asked = directory(backend, ticker=ticker)
     fresh = await asked.find(QUERY)
@@ -411,7 +409,6 @@ async def test_refreshes_that_wait_can_be_stopped() -> None:
 
 
 async def test_observers_hear_of_every_lookup_also_from_the_cache() -> None:
-    """And once of a lookup that callers share."""
     observers = Observer(), Observer()
     asked = directory(FakeBackend(ALICE), plugins=observers)
     first, second = await asyncio.gather(asked.find(QUERY), asked.find(QUERY))

@@ -32,8 +32,6 @@ async def test_a_plugin_may_answer_by_itself_after_the_backends() -> None:
 
 
 async def test_a_plugin_is_called_only_if_what_is_before_it_did_not_find_the_user() -> None:
-    """Also one that would come before all others."""
-
     class Rude:
         @hookimpl(tryfirst=True)
         async def idv_identify(self, query: Query) -> Answer:
@@ -77,7 +75,6 @@ class Locked(Unavailable):
 async def test_failure_of_a_plugin_s_own_type_is_reported(
     caplog: pytest.LogCaptureFixture, *, of_backend: bool
 ) -> None:
-    """At once, and the same from the memo of failures."""
     if of_backend:
         asked = directory(FakeBackend(Locked(5)))
     else:
