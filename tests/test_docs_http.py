@@ -66,6 +66,17 @@ def test_client_of_the_page_decides_by_the_code(service: Service, is_known: Samp
         ask("/api/v1/identify/url", "alice")
 
 
+def test_first_request_of_the_readme_gets_its_response(service: Service) -> None:
+    (console,) = code_blocks(page("README.md"), "console")
+    _, response = console.rsplit("\n", 2)[-3:-1]
+    fields = {"Host": "127.0.0.1", **dict(re.findall(r"-H '([^:]+): ([^']+)'", console))}
+    ((path, body),) = re.findall(
+        r"curl http://127\.0\.0\.1:8080(\S+).*-d '(.+)'", console, re.DOTALL
+    )
+    reply = Client(service.port).send("POST", path, fields, body.encode())
+    assert (reply.status, reply.body.decode()) == (200, response)
+
+
 @pytest.mark.parametrize("body", [b"<html>404 Not Found</html>", b"", b"404 page not found"])
 def test_client_of_the_page_trusts_no_404_of_a_proxy(is_known: Sample, body: bytes) -> None:
     with pytest.raises(ValueError, match="char"):

@@ -19,7 +19,6 @@ from tornado_idv.units import Rate
 HUNDRED = Rate(100, 100)
 STRICT, GENEROUS = Rate(1, 86400), Rate(100, 1)
 # In binary fractions, so that floats are exact.
-# In binary fractions, so that floats are exact.
 RATES = st.builds(Rate, st.integers(0, 20).map(lambda n: 2**n), st.sampled_from([1, 7, 600, 86400]))
 TIMES = (st.integers(0, 1024) | st.integers(0, 2**30)).map(lambda n: n / 1024)
 PAUSES = st.lists(TIMES, min_size=1, max_size=60)
