@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event
 
 import pytest
 
-from support.http.threaded_server import serving_in_thread
+from support.http.threaded_server import QuietHandler, QuietServer, serving_in_thread
 from support.pages import code_blocks, page
 from support.processes.ports import free_port
 from support.processes.process import command, eventually
@@ -44,31 +42,23 @@ admin: {{port: 0}}
 """
 
 
-class Directory(ThreadingHTTPServer):
+class Directory(QuietServer):
     """The directory behind `crm`, whose responses a test chooses."""
 
-    daemon_threads = True
     status = 200
     body: bytes | None = None
     may_respond = Event()
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
+    protocol_version = "HTTP/1.0"  # no connection is left when the server stops
     server: Directory
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         self.server.may_respond.wait(10)
         user = {"nickname": self.path[1:], "card": "4000999988887777", "plan": "Gold"}
         body = json.dumps(user).encode() if self.server.body is None else self.server.body
-        self.send_response(self.server.status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        with suppress(BrokenPipeError):  # the service did not wait
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
+        self.reply(self.server.status, body)
 
 
 @dataclass

@@ -11,7 +11,6 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ import pytest
 from support.http.certificate import SELF_SIGNED
 from support.http.clients import ALICE, KINDS, calling
 from support.http.load import loaded
-from support.http.threaded_server import serving_in_thread
+from support.http.threaded_server import QuietHandler, QuietServer, serving_in_thread
 from support.processes.ports import free_port, listens
 from support.processes.process import ServiceProcess, children, eventually, running
 from support.processes.proxies import (
@@ -174,23 +173,17 @@ def test_connections_to_the_service_are_used_again(proxy: Proxy, tmp_path: Path)
     """By clients with a connection for each request; a stand-in counts connections with one."""
     used = set()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
+    class Handler(QuietHandler):
+        def do_POST(self) -> None:  # noqa: N802
             used.add(self.client_address)
             self.rfile.read(int(self.headers["Content-Length"]))
-            self.do_GET()
+            self.reply(200)
 
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
+        def do_GET(self) -> None:  # noqa: N802
+            self.reply(200)
 
     with (
-        serving_in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server,
+        serving_in_thread(QuietServer(("127.0.0.1", 0), Handler)) as server,
         proxy(server.server_port, tmp_path) as port,
     ):
         for _ in range(10):

@@ -7,14 +7,13 @@ import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
 from support.http.certificate import SELF_SIGNED
-from support.http.threaded_server import serving_in_thread
+from support.http.threaded_server import QuietHandler, QuietServer, serving_in_thread
 from support.processes.ports import free_port
 from support.processes.proxies import (
     RIGHTS,
@@ -49,33 +48,18 @@ BACKEND = """\
 Site = Callable[..., AbstractContextManager[int]]
 
 
-class Application(BaseHTTPRequestHandler):
+class Application(QuietHandler):
     """Responds with the fields of the user; to /login with a 401 of its own."""
 
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None: ...
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         # As a WSGI server names them.
         fields = [(name.lower().replace("_", "-"), value) for name, value in self.headers.items()]
         user = {name: value for name, value in fields if name.startswith("x-idv-") and value}
         assert len(dict(fields)) == len(fields), "each once"
         self.reply(401 if self.path == "/login" else 200, json.dumps(user).encode())
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
         self.reply(200, self.rfile.read(int(self.headers["Content-Length"])))
-
-    def reply(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-class Server(ThreadingHTTPServer):
-    def handle_error(self, *_: object) -> None:
-        """Print nothing: a proxy may reset an idle connection."""
 
 
 @contextmanager
@@ -124,7 +108,7 @@ SITES = pytest.mark.parametrize("site", [nginx, haproxy])
 
 @pytest.fixture(scope="module")
 def application() -> Iterator[int]:
-    with serving_in_thread(Server(("127.0.0.1", 0), Application)) as server:
+    with serving_in_thread(QuietServer(("127.0.0.1", 0), Application)) as server:
         yield server.server_port
 
 
