@@ -62,13 +62,6 @@ class FailingObserver:
 # The chain
 
 
-async def test_an_answer_has_the_backend_the_time_and_the_bytes() -> None:
-    answer = await directory(FakeBackend(ALICE)).find(QUERY)
-    assert answer == Answer(ALICE, "crm", 1000.0, b"Free")
-    answer = await directory(FakeBackend(None)).find(QUERY)
-    assert answer == Answer(None, None, 1000.0, b"not found", ttl=30.0)
-
-
 FAIL, SKIP = "fail", "continue"
 NOBODY, FOUND, FAILED = "not_found", "found", "unavailable"
 CHAINS = {

@@ -448,12 +448,6 @@ async def test_every_outcome_is_reported_with_its_duration(
     assert isinstance(end, {"broken": Broken, "unavailable": Unavailable}.get(result, object))
 
 
-@pytest.mark.parametrize("card", ["4001", "04000"])
-async def test_user_with_another_card_than_asked_for_is_broken(card: str) -> None:
-    error = await failure(guard(FakeBackend(User("Free", card, "alice"))), BY_CARD)
-    assert (type(error), error.reason) == (Broken, ANOTHER)
-
-
 async def test_failures_are_logged_with_texts_that_can_be_folded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
