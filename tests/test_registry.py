@@ -96,8 +96,7 @@ class UnsuitableHooks:
     """Hooks of which each would stop the start."""
 
     @hookimpl
-    async def waits(self, outcome: Answer | LookupFailed) -> None:
-        """Would have to be awaited."""
+    async def waits(self, outcome: Answer | LookupFailed) -> None: ...
 
     @hookimpl(wrapper=True)
     def wraps(self, query: Query) -> Iterator[None]:
@@ -108,12 +107,10 @@ class UnsuitableHooks:
         yield
 
     @hookimpl
-    def returns(self, query: Query) -> None:
-        """Returns its answer, or a coroutine, from a plain function."""
+    def returns(self, query: Query) -> None: ...
 
     @hookimpl
-    def has_an_old_argument(self, query: Query, answer: Answer) -> None:
-        """Has an argument of an earlier version."""
+    def has_an_old_argument(self, query: Query, answer: Answer) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -229,8 +226,6 @@ class Unfinished(Backend[BackendOptions]):
 
 
 class WithForeignOptions(Recorder):
-    """Takes the model of another library for its options."""
-
     options_type = BaseModel  # type: ignore[assignment]
 
 
@@ -251,17 +246,11 @@ def test_a_kind_that_is_no_suitable_class_is_reported(kind: Any, reported: str) 
 
 
 class WithoutArguments(Recorder):
-    """Is not created with its options."""
-
-    def __init__(self) -> None:
-        """Take nothing."""
+    def __init__(self) -> None: ...
 
 
 class WithoutBase(Recorder):
-    """Does not call the ``__init__`` of its base class."""
-
-    def __init__(self, options: BackendOptions) -> None:
-        """Do nothing."""
+    def __init__(self, options: BackendOptions) -> None: ...
 
 
 class FailsToBuild(Recorder):

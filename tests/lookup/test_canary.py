@@ -175,8 +175,6 @@ async def test_result_with_a_time_to_live_is_believed_no_more_than_another() -> 
 
 
 class CardsOnly(Users):
-    """Knows nothing of nicknames."""
-
     serves = frozenset[type[Query]]({ByCard})
 
 

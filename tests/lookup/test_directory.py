@@ -36,8 +36,6 @@ from tornado_idv.model import Answer, ByCard, ByNickname, Query
 
 
 class Observer:
-    """Records its calls."""
-
     def __init__(self) -> None:
         self.heard: list[tuple[Query, Answer | LookupFailed, bool]] = []
 
@@ -52,8 +50,6 @@ class Observer:
 
 
 class FailingObserver:
-    """Fails at each lookup, with the user in its error."""
-
     @hookimpl
     def idv_lookup_finished(self, outcome: Answer) -> None:
         raise KeyError(outcome.user and outcome.user.nickname)

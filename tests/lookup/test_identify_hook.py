@@ -64,8 +64,6 @@ async def test_a_plugin_s_coroutine_that_gives_no_answer_is_broken(
 
 
 class Locked(Unavailable):
-    """A failure of a plugin's own."""
-
     def __init__(self, code: int) -> None:
         super().__init__(f"locked, code {code}")
         self.code = code
