@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 from pathlib import Path
 
 from support.pages import all_blocks
@@ -36,17 +34,15 @@ class Shell:
     """A bash process that runs one command after the other."""
 
     process: subprocess.Popen[str]
-    numbers: Iterator[int] = field(default_factory=count)
 
     def run(self, command: str) -> tuple[int, str]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        mark = f"{next(self.numbers)} {_END}"
-        self.process.stdin.write(f"{command}\n_code=$?; echo; echo {shlex.quote(mark)} $_code\n")
+        self.process.stdin.write(f"{command}\n_code=$?; echo; echo {_END} $_code\n")
         self.process.stdin.flush()
         lines: list[str] = []
         for line in self.process.stdout:
-            if line.startswith(mark):
+            if line.startswith(_END):
                 return int(line.split()[-1]), "".join(lines).removesuffix("\n")
             lines.append(line)
         raise AssertionError("".join(lines))
@@ -62,7 +58,6 @@ class Walk:
     ports: Mapping[str, int]
 
     def follow(self) -> None:
-        """Run the blocks from the beginning to the end."""
         run = {"console": self.compare, "sh": self.script}
         blocks = [each for each in all_blocks(self.text) if each[1] in run]
         assert blocks
@@ -90,7 +85,6 @@ class Walk:
             eventually(lambda: "Listening on" in self.shell.run("cat serve.log")[1])
 
     def compare(self, block: str) -> None:
-        """Run the commands of a block and compare their output."""
         commands = _COMMAND.findall(block)
         assert "".join(f"$ {command}{expected}" for command, expected in commands) == block
         for command, expected in commands:

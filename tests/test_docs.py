@@ -24,11 +24,11 @@ from pydantic import BaseModel
 
 import tornado_idv
 from support.http.repeated_requests import repeating
-from support.pages import ROOT, code_blocks, page
+from support.pages import ROOT, code_blocks, page, section
 from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.editor import as_editor_reads
 from support.processes.loggers import put_back
-from support.processes.process import Invoke, command, running
+from support.processes.process import Invoke, running
 from support.processes.proxies import find_tool
 from support.processes.service import CONFIG, FIXTURE, Client, serving
 from support.processes.shell_commands import shell_commands
@@ -58,25 +58,14 @@ from tornado_idv.web.errors import ApiError
 from tornado_idv.web.response import Result
 
 README = page("README.md")
-CONFIGURATION = page("docs/reference/configuration.md")
-HTTP = page("docs/reference/http.md")
-ADMIN = page("docs/reference/admin.md")
-METRICS = page("docs/reference/metrics.md")
 LOGGING = page("docs/reference/logging.md")
-PLUGINS = page("docs/guide/plugins.md")
 PLUGIN_API = page("docs/reference/plugin-api.md")
-ARCHITECTURE = page("docs/explanation/architecture.md")
-CONNECTIONS = page("docs/explanation/connections.md")
-CONTRIBUTING = page("CONTRIBUTING.md")
-PERFORMANCE = page("docs/explanation/performance.md")
-YOUR_USERS = page("docs/tutorial/your-users.md")
 KEYS = page("docs/guide/keys.md")
 EXAMPLE = ROOT / "examples" / "idv_example"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/*.md")])
 
 
 def first_cells(text: str) -> set[str]:
-    """Return the code at the beginning of the rows of tables."""
     return set(re.findall(r"^\| `([^`]+)`", text, re.MULTILINE))
 
 
@@ -95,15 +84,14 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def test_every_setting_is_documented() -> None:
-    assert first_cells(CONFIGURATION) == set(
-        settings_of(settings_type(installed_kinds(plugin_manager())))
-    )
+    documented = first_cells(page("docs/reference/configuration.md"))
+    assert documented == set(settings_of(settings_type(installed_kinds(plugin_manager()))))
 
 
 def test_every_option_is_documented_in_its_plugins_readme() -> None:
     for kind, backend in installed_kinds(plugin_manager()).backends.items():
         own = set(load_class(backend).options_type.model_fields) - set(BackendOptions.model_fields)
-        readme = (ROOT / "plugins" / f"idv_{kind}" / "README.md").read_text(encoding="utf-8")
+        readme = page(f"plugins/idv_{kind}/README.md")
         documented = {cell.partition(".")[0] for cell in first_cells(readme)}
         assert own - documented == set(), kind
         headings = re.findall(r"^#+ (.+)$", readme, re.MULTILINE)
@@ -121,7 +109,7 @@ def test_readme_of_a_feature_names_its_modules(feature: str) -> None:
 
 
 def test_every_error_code_is_documented_with_its_status() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (\d{3}) \|", HTTP, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| (\d{3}) \|", page("docs/reference/http.md"), re.MULTILINE)
     assert {(code, int(status)) for code, status in rows} == {
         (error.code, error.status) for error in ApiError
     }
@@ -144,8 +132,7 @@ async def test_every_field_of_the_access_log_is_documented() -> None:
 
 
 def test_canary_of_each_example_protects_both_kinds_of_lookups() -> None:
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/*.md")]
-    pages += [*ROOT.glob("deploy/**/*.yaml"), *ROOT.glob("examples/**/*.md")]
+    pages = [*PAGES, *ROOT.glob("deploy/**/*.yaml"), *ROOT.glob("examples/**/*.md")]
     text = "\n".join(page.read_text() for page in pages)
     found = re.findall(r"^ *canary: [\[{].*", text, re.MULTILINE)
     assert len(found) > 15
@@ -188,9 +175,7 @@ def test_every_hook_is_documented_with_its_arguments() -> None:
 
 CONFIGURATIONS = [
     pytest.param(block, id=f"{path.relative_to(ROOT)}-{i}")
-    for path in sorted(
-        [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/*.md")]
-    )
+    for path in PAGES
     for i, block in enumerate(code_blocks(path.read_text(encoding="utf-8"), "yaml"), start=1)
     if not re.search("^users:", block, re.MULTILINE)  # a fixture: test_yaml.py loads it
 ]
@@ -211,8 +196,9 @@ def test_every_configuration_in_the_documents_is_right(tmp_path: Path, block: st
 
 
 def test_documented_plugin_is_the_example() -> None:
-    plugin, suite = code_blocks(PLUGINS, "python")
-    (project,) = code_blocks(PLUGINS, "toml")
+    text = page("docs/guide/plugins.md")
+    plugin, suite = code_blocks(text, "python")
+    (project,) = code_blocks(text, "toml")
     documented = {"idv_example.py": plugin, "test_idv_example.py": suite, "pyproject.toml": project}
     for name, block in documented.items():
         text = (EXAMPLE / name).read_text(encoding="utf-8")
@@ -228,55 +214,32 @@ def test_example_of_a_plugin_passes_its_suite(pytester: pytest.Pytester) -> None
     outcome.assert_outcomes(passed=26, warnings=0)
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel of the example, unpacked as pip does it, which takes 3 s."""
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
-    shutil.copytree(EXAMPLE, source / "example")
-    build = "from setuptools import build_meta; build_meta.build_wheel('wheel')"
-    subprocess.run(
-        [sys.executable, "-c", build],
-        cwd=source / "example",
-        check=True,
-        capture_output=True,
-        timeout=100,
-    )
-    (wheel,) = (source / "example" / "wheel").iterdir()
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(target)
-    return target
-
-
-CSV_CONFIG = CONFIG + "  - {name: members, kind: csv, path: users.csv}\n"
-
-
 @pytest.mark.slow
-def test_installed_example_is_served(tmp_path: Path, installed: Path) -> None:
-    (tmp_path / "config.yaml").write_text(CSV_CONFIG, encoding="utf-8")
+def test_installed_example_is_served(tmp_path: Path) -> None:
+    """From its wheel, which is unpacked as pip does it, which takes 3 s."""
+    shutil.copytree(EXAMPLE, tmp_path / "example")
+    build = "from setuptools import build_meta; build_meta.build_wheel('wheel')"
+    line = [sys.executable, "-c", build]
+    folder = tmp_path / "example"
+    subprocess.run(line, cwd=folder, check=True, capture_output=True, timeout=100)
+    (wheel,) = (folder / "wheel").iterdir()
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    config = tmp_path / "config.yaml"
+    config.write_text(f"{CONFIG}  - {{name: members, kind: csv, path: users.csv}}\n", "utf-8")
     users = "nickname,card_number,plan\n@alice,4000123412341234,Free\nbob,0012,Pro\n"
     (tmp_path / "users.csv").write_text(users, encoding="utf-8-sig")
-    with running(tmp_path / "config.yaml", path=installed) as service:
+    with running(config, path=tmp_path / "installed") as service:
         client = Client(service.port)
         assert json.loads(client.by_input("@alice").body)["plan"] == "Free"
         assert json.loads(client.by_card("0012").body)["nickname"] == "@bob"
         assert client.by_input("@carol").code == "not_found"
 
 
-@pytest.mark.slow
-def test_example_reports_a_wrong_file(tmp_path: Path, installed: Path) -> None:
-    """The operator learns what to do, and no content of the file is shown."""
-    (tmp_path / "config.yaml").write_text(CSV_CONFIG, encoding="utf-8")
-    users = "nickname,card_number,plan\n@canary,4000,Free\ncanary,5000,Pro\n"
-    (tmp_path / "users.csv").write_text(users, encoding="utf-8")
-    done = command("check", "-c", "config.yaml", cwd=tmp_path, env={"PYTHONPATH": str(installed)})
-    assert (done.returncode, done.stdout) == (1, "")
-    problem = "line 3: another user has the same value"
-    assert done.stderr.endswith(f"backends[0]: {tmp_path / 'users.csv'}: {problem}\n")
-    assert "canary" not in done.stderr
-
-
 def test_every_endpoint_of_the_admin_listener_is_documented() -> None:
-    rows = {tuple(cell.split()) for cell in first_cells(ADMIN) if " /" in cell}
+    rows = {
+        tuple(cell.split()) for cell in first_cells(page("docs/reference/admin.md")) if " /" in cell
+    }
     assert rows == {(handler.allowed[0], path) for path, handler in (OF_CORE | OF_PAGE).items()}
 
 
@@ -295,40 +258,22 @@ def test_every_metric_is_documented_with_its_type_and_labels(tmp_path: Path) -> 
         )
         for family in parse_openmetrics(text)
     }
-    rows = re.findall(r"^\| `((?:idv|process)_\w+)` \| (\w+) \| (.*) \|$", METRICS, re.MULTILINE)
+    row = re.compile(r"^\| `((?:idv|process)_\w+)` \| (\w+) \| (.*) \|$", re.MULTILINE)
+    rows = row.findall(page("docs/reference/metrics.md"))
     assert {(name, kind) for name, kind, _ in rows} == {each[:2] for each in exposed}
     meanings = {name: meaning for name, _, meaning in rows}
     for name, _, labels in exposed:
         assert all(f"`{label}`" in meanings[name] for label in labels), name
 
 
-def test_first_request_of_the_readme_gets_its_response(tmp_path: Path) -> None:
-    """The demo is served on a free port; the request is otherwise that of the page."""
-    (console,) = code_blocks(README, "console")
-    _, response = console.rsplit("\n", 2)[-3:-1]
-    fields = dict(re.findall(r"-H '([^:]+): ([^']+)'", console))
-    body = re.search(r"-d '(.+)'", console)
-    path = re.search(r"curl http://127\.0\.0\.1:8080(\S+)", console)
-    assert body is not None
-    assert path is not None
-    config = (ROOT / "config.yaml").read_text(encoding="utf-8")
-    config = re.sub(r"port: 808\d", "port: 0", config).replace("deploy/", f"{ROOT}/deploy/")
-    with serving(config, tmp_path) as service:
-        reply = Client(service.port).send(
-            "POST", path[1], {"Host": "127.0.0.1", **fields}, body[1].encode()
-        )
-    assert (reply.status, reply.body.decode()) == (200, response)
-
-
 def test_documented_table_of_users_is_served(
     tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`init`, the page's SQL and its backend, `check`, and a lookup."""
     monkeypatch.chdir(tmp_path)
     config = tmp_path / "config.yaml"
     assert invoke("init").exit_code == 0
     kept, _, _ = config.read_text(encoding="utf-8").partition("backends:")
-    (sql,), (stored,) = code_blocks(YOUR_USERS, "sql"), code_blocks(YOUR_USERS, "yaml")
+    sql, stored = code_blocks(page("docs/tutorial/your-users.md"), "yaml", "sql")
     with closing(sqlite3.connect(tmp_path / "people.db")) as connection:
         connection.executescript(sql)
     config.write_text(kept + stored, encoding="utf-8")
@@ -350,7 +295,6 @@ def in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_path")
 def test_walkthrough_of_keys_fails_no_request(tmp_path: Path) -> None:
-    """From no key to one that is rotated while a client uses it, and revoked at the end."""
     find_tool("curl")
     init, issue, serve, use, rotate, replace, revoke = code_blocks(KEYS, "sh")
     auth, *_ = code_blocks(KEYS, "yaml")
@@ -377,7 +321,6 @@ def test_walkthrough_of_keys_fails_no_request(tmp_path: Path) -> None:
 
 
 def run_in_shell(block: str, folder: Path, port: int = 8080) -> str:
-    """Run a block of a page as it is, except for the port, and return its output."""
     return subprocess.run(
         ["sh", "-eu", "-c", block.replace(":8080/", f":{port}/")],
         cwd=folder,
@@ -408,7 +351,7 @@ def test_every_public_name_is_documented() -> None:
 
 
 def test_every_state_of_a_connection_is_documented() -> None:
-    diagram = CONNECTIONS.partition("stateDiagram-v2")[2].partition("```")[0]
+    (diagram,) = code_blocks(page("docs/explanation/connections.md"), "mermaid")
     assert set(re.findall(r"\b[A-Z]{4,}\b", diagram)) == {state.name for state in State}
 
 
@@ -424,18 +367,13 @@ def test_paths_in_the_documents_exist() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def section(page: str, heading: str) -> str:
-    """Return the text below a heading, up to the next one of its level."""
-    _, found, text = page.partition(f"\n## {heading}\n")
-    assert found, heading
-    return text.partition("\n## ")[0]
-
-
 @pytest.mark.parametrize(
     "heading", ["Where to change what", "How a feature is built", "Tests that guard the promise"]
 )
 def test_places_to_change_exist(heading: str) -> None:
-    places = re.findall(r"`([\w./]+(?:\.py|/))`", section(CONTRIBUTING, heading))
+    places = re.findall(
+        r"`([\w./]+(?:\.py|/))`", section(page("CONTRIBUTING.md"), f"\n## {heading}")
+    )
     folders = (ROOT, ROOT / "tornado_idv")
     missing = [each for each in places if not any((folder / each).exists() for folder in folders)]
     assert missing == []
@@ -443,7 +381,8 @@ def test_places_to_change_exist(heading: str) -> None:
 
 
 def test_way_of_a_lookup_can_be_read_in_an_afternoon() -> None:
-    *core, plugin = re.findall(r"`([\w./]+\.py)`", section(ARCHITECTURE, "An afternoon of reading"))
+    text = section(page("docs/explanation/architecture.md"), "## An afternoon of reading")
+    *core, plugin = re.findall(r"`([\w./]+\.py)`", text)
     paths = {*(ROOT / "tornado_idv" / each for each in core), ROOT / plugin}
     assert len(paths) == len(core) + 1 <= 40
     assert sum(each.read_text(encoding="utf-8").count("\n") for each in paths) <= 5000
@@ -469,7 +408,8 @@ def test_readme_is_short() -> None:
 
 
 def test_relative_rates_fit_the_rates_beside_them() -> None:
-    table = PERFORMANCE.partition("| server | responses/s | relative |\n")[2].partition("\n\n")[0]
+    text = page("docs/explanation/performance.md")
+    table = text.partition("| server | responses/s | relative |\n")[2].partition("\n\n")[0]
     rows = [row.strip("| ").replace("*", "").split(" | ") for row in table.splitlines()[1:]]
     rates = {name: int(rate.replace(",", "")) for name, rate, _ in rows}
     assert rates

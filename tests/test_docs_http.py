@@ -35,7 +35,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def is_known() -> Sample:
-    """The function of the page."""
     (sample,) = code_blocks(PAGE, "python")
     names = {"json": json}
     exec(sample, names)
@@ -65,6 +64,17 @@ def test_client_of_the_page_decides_by_the_code(service: Service, is_known: Samp
         ask("/identify/url", "@alice")
     with pytest.raises(RuntimeError, match="status 422, code invalid_format"):
         ask("/api/v1/identify/url", "alice")
+
+
+def test_first_request_of_the_readme_gets_its_response(service: Service) -> None:
+    (console,) = code_blocks(page("README.md"), "console")
+    _, response = console.rsplit("\n", 2)[-3:-1]
+    fields = {"Host": "127.0.0.1", **dict(re.findall(r"-H '([^:]+): ([^']+)'", console))}
+    ((path, body),) = re.findall(
+        r"curl http://127\.0\.0\.1:8080(\S+).*-d '(.+)'", console, re.DOTALL
+    )
+    reply = Client(service.port).send("POST", path, fields, body.encode())
+    assert (reply.status, reply.body.decode()) == (200, response)
 
 
 @pytest.mark.parametrize("body", [b"<html>404 Not Found</html>", b"", b"404 page not found"])

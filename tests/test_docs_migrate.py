@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -23,7 +22,7 @@ import pytest
 from docs_tutorial import Walk, walk
 
 from support.databases.postgres_server import Database
-from support.http.threaded_server import serving_in_thread
+from support.http.threaded_server import QuietHandler, QuietServer, serving_in_thread
 from support.pages import page
 from support.processes.process import eventually
 from tornado_idv.client import Client, ClientError, User
@@ -41,13 +40,12 @@ DIFFERS, MISSING, EXTRA = 7, 8, -1
 """Numbers of people whose row in the first export is wrong; a number below 0 has no person."""
 
 
-class _Crm(ThreadingHTTPServer):
+class _Crm(QuietServer):
     """The old directory, with the API of the tutorial on caching proxies.
 
     While it is ``down`` it responds 503.
     """
 
-    daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, port: int) -> None:
@@ -56,16 +54,11 @@ class _Crm(ThreadingHTTPServer):
         self.by_card = {person[1]: person for person in PEOPLE}
         self.down = False
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Print nothing of a connection that the service closes."""
 
-
-class _CrmHandler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1  # a response is one write, for which no delayed acknowledgement waits
+class _CrmHandler(QuietHandler):
     server: _Crm
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         url, status = urlsplit(self.path), 200
         login = url.path.removeprefix("/people").lstrip("/")
         record: object = {"error": "no such person"}
@@ -78,15 +71,7 @@ class _CrmHandler(BaseHTTPRequestHandler):
             record = _record(person)
         else:
             status = 404
-        body = json.dumps(record).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.reply(status, json.dumps(record).encode())
 
 
 def _record(person: Person) -> dict[str, Any]:
@@ -108,7 +93,6 @@ class _Traffic:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self, seed: int) -> None:
-        """Look people up, alone and as batches, until stopped."""
         chance = random.Random(seed)
         while not self.stop.wait(0.1):
             self.rounds[seed] += 1
@@ -169,7 +153,6 @@ class Guide:
     folder: Path
 
     def follow(self, mark: str) -> None:
-        """Run the blocks before a mark in the text."""
         self.page.text, found, rest = self.page.text.partition(mark)
         assert found
         if "```" in self.page.text:

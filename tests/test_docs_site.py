@@ -16,7 +16,6 @@ from pathlib import Path
 
 import click
 import pytest
-import yaml
 
 import tornado_idv
 from support.pages import ROOT, all_blocks
@@ -33,7 +32,7 @@ PAGES = sorted(
 CHECKED_HERE = {"console", "json", "sh", "yaml"}
 NO_CODE = {"mermaid", "text"}
 TESTS = {
-    ("docs/guide/deleting-accounts.md", "ini"): "test_docs_deleting_accounts.py",
+    ("docs/guide/deleting-accounts.md", "ini"): "test_docs_testing.py",
     ("docs/guide/deploy.md", "haproxy"): "deploy/test_deploy_proxies.py",
     ("docs/guide/deploy.md", "nginx"): "deploy/test_deploy_proxies.py",
     ("docs/guide/keys.md", "sql"): "keys/test_store_postgres.py",
@@ -109,12 +108,6 @@ def test_blocks_that_are_run_elsewhere_exist_and_are_read_there() -> None:
         assert f"```{language}" in text or f'"{language}")' in text, test
 
 
-@pytest.mark.parametrize("text", of("yaml"))
-def test_yaml_can_be_read(text: str) -> None:
-    """Whole configurations are validated in test_docs.py."""
-    assert yaml.safe_load(text) is not None
-
-
 @pytest.mark.parametrize("text", of("json"))
 def test_json_can_be_read(text: str) -> None:
     for document in text.splitlines() if text.startswith("{") and "\n{" in text else [text]:
@@ -164,14 +157,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mkdocs, site = Path(sys.executable).with_name("mkdocs"), tmp_path_factory.mktemp("site")
     if not mkdocs.exists():
         pytest.skip("mkdocs-material is not installed; `make check` does it")
-    done = subprocess.run(
-        [mkdocs, "build", "--strict", "--site-dir", site],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    line = [mkdocs, "build", "--strict", "--site-dir", site]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     return site
 
@@ -218,12 +205,8 @@ def test_site_requests_nothing_from_elsewhere(site: Path) -> None:
 @pytest.mark.slow
 def test_man_pages_are_written_and_can_be_formatted(tmp_path: Path) -> None:
     pytest.importorskip("click_man", reason="click-man is not installed; `make check` does it")
-    subprocess.run(
-        [sys.executable, DOCS / "generate.py", "--man", tmp_path],
-        check=True,
-        capture_output=True,
-        timeout=100,
-    )
+    line = [sys.executable, DOCS / "generate.py", "--man", tmp_path]
+    subprocess.run(line, check=True, capture_output=True, timeout=100)
     pages = sorted(path.name for path in tmp_path.iterdir())
     assert {"tornado-idv.1", "tornado-idv-keys-issue.1", "tornado-idv-postgres-init.1"} < {*pages}
     page = tmp_path / "tornado-idv-serve.1"

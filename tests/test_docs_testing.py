@@ -1,4 +1,4 @@
-"""The page on testing is true: its application, its tests in two languages, the drill."""
+"""The guides on testing and on deleting accounts are true: programs, tests, drill, nightly job."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tornado_idv.model import User
 
 PAGE = page("docs/guide/testing.md")
 CLIENT = page("docs/reference/client.md")
+DELETING = page("docs/guide/deleting-accounts.md")
 SEARCH_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 pytestmark = [pytest.mark.slow, pytest.mark.ci]
@@ -52,7 +53,6 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_application_is_tested_with_pytest(tmp_path: Path) -> None:
-    """Its tests pass, and one of them fails for an application that is not safe."""
     application, tests = code_blocks(PAGE, "python")
     unsafe = application.replace("self.undetermined.append(nickname)", "self.taken.clear()")
     for name, text in {"seats": application, "unsafe": unsafe}.items():
@@ -84,7 +84,6 @@ def test_drill_of_the_page_prints_its_output(forked: str) -> None:
 
 
 def test_users_of_a_directory_become_a_fixture(tmp_path: Path, forked: str) -> None:
-    """By an export and by lookups, of which one that fails is not "not found"."""
     find_tool("jq")
     *_, export, lookups = code_blocks(PAGE, "sh")
     database = sqlite_databases.write(
@@ -162,7 +161,6 @@ def test_drill_tells_safe_callers_from_unsafe_ones(
 
 
 def test_double_has_users_and_faults_by_each_form_of_a_name() -> None:
-    """Faults by a nickname or a profile URL, users with an own profile URL or without ``@``."""
     with IdentityService.start() as service, service.client() as caller:
         for identifier in ("@ann", "https://profiles.example/m/ann"):
             service.add(client.User("Free", "4111", "@ann"))
@@ -189,8 +187,7 @@ def test_client_of_the_reference_looks_up(tmp_path: Path) -> None:
 
 
 def test_drill_runs_reconcile_as_a_safe_caller(forked: str) -> None:
-    text = page("docs/guide/deleting-accounts.md")
-    done = run(["sh", "-c", code_blocks(text, "sh")[-1]], ROOT, PATH=forked)
+    done = run(["sh", "-c", code_blocks(DELETING, "sh")[-1]], ROOT, PATH=forked)
     assert done.returncode == 0, done.stdout
     assert "passed  not found              gone" in done.stdout
 
@@ -200,3 +197,75 @@ def test_every_public_name_is_documented() -> None:
     members = {name for name in vars(IdentityService) if name[0] != "_"} - {"start"}
     documented = set(re.findall(r"`(\w+)(?:\([^`]*\))?`", PAGE.partition("| member |")[2]))
     assert members | {"url", "key"} <= documented
+
+
+ACCOUNTS = "id,nickname,email\n17,@alice,a@example.com\n"
+GONE = "18,@bob,b@example.com\n"
+OTHERS = "".join(f"{number},@user{number},\n" for number in range(30))
+
+
+@pytest.fixture
+def double() -> Iterator[IdentityService]:
+    with IdentityService.start() as started:
+        started.add(client.User("Free", "9001", "@idv-canary"))
+        started.add(client.User("Free", "4001", "@alice"))
+        for number in range(30):
+            started.add(client.User("Free", f"5{number:03}", f"@user{number}"))
+        yield started
+
+
+def test_nightly_job_deletes_accounts_that_are_gone_alone(
+    double: IdentityService, tmp_path: Path, forked: str
+) -> None:
+    """With a grace of no time: after outages and wrong exports, the job deletes nothing."""
+    (job,) = [each for each in code_blocks(DELETING, "sh") if each.startswith("#!/bin/sh")]
+    job = job.replace("cd /var/lib/my-app", f"cd {tmp_path}").replace("--grace 3d", "--grace 0s")
+    job = job.replace("https://idv.example", double.url).replace(
+        "--output", "--retries 0 --confirm-after 0s --output"
+    )
+    application = '#!/bin/sh\n[ "$1" = export-accounts ] && cat export || cp "$2" deleted\n'
+    for name, text in {"job": job, "my-app": application, "key": double.key}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    deleted = tmp_path / "deleted"
+
+    def outcome(export: str) -> tuple[int, str]:
+        deleted.unlink(missing_ok=True)
+        (tmp_path / "export").write_text(export, encoding="utf-8")
+        done = run([str(tmp_path / "job")], tmp_path, PATH=f"{tmp_path}:{forked}")
+        return done.returncode, deleted.read_text(encoding="utf-8") if deleted.exists() else ""
+
+    export = ACCOUNTS + GONE + OTHERS
+    assert outcome(export) == (0, ACCOUNTS.partition("\n")[0] + "\n" + GONE)
+    double.fail("@bob", status=503)
+    assert outcome(export) == (3, "")
+    double.reset()
+    assert outcome(export) == (1, "")  # an empty directory: the canary is gone
+    double.add(client.User("Free", "9001", "@idv-canary"))
+    assert outcome(export) == (1, "")  # too many
+    assert outcome(export.replace("@user", "@other")) == (1, "")
+    assert outcome(export.replace("nickname", "name")) == (2, "")
+
+
+def test_output_of_the_page_is_that_of_a_first_run(
+    double: IdentityService, tmp_path: Path, forked: str
+) -> None:
+    block = code_blocks(DELETING, "console")[0]
+    ((command, output),) = re.findall(r"\$ (.*?csv)\n(.*)", block, re.DOTALL)
+    (tmp_path / "key").write_text(double.key, encoding="utf-8")
+    (tmp_path / "accounts.csv").write_text(ACCOUNTS + GONE + OTHERS, encoding="utf-8")
+    command = command.replace("https://idv.example", double.url)
+    done = run(["sh", "-c", command], tmp_path, PATH=forked)
+    numbers = re.compile(r"[\d,]+(?= )|\d{4}-\S+")
+    assert numbers.sub("N", done.stderr) == numbers.sub("N", output)
+    assert (tmp_path / "gone.csv").read_text(encoding="utf-8") == "id,nickname,email\n"
+
+
+def test_units_of_the_page_are_valid(tmp_path: Path) -> None:
+    (units,) = code_blocks(DELETING, "ini")
+    names = re.findall(r"^# (\S+)$", units, re.MULTILINE)
+    for name, text in zip(names, re.split(r"^# .*\n", units, flags=re.MULTILINE)[1:], strict=True):
+        unit = text.replace("/usr/local/bin/delete-accounts", "/bin/true")
+        (tmp_path / name).write_text(unit.replace("User=my-app\n", ""), encoding="utf-8")
+    done = run([find_tool("systemd-analyze"), "verify", "--man=no", *names], tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

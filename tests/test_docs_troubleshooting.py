@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 
+from support.http.threaded_server import QuietHandler, QuietServer, serving_in_thread
 from support.pages import code_blocks, page
+from support.processes.ports import free_port
 from support.processes.process import command, eventually
 from support.processes.service import CONFIG, FIXTURE, Client, serving
 from tornado_idv.service.service import Service
@@ -42,37 +42,27 @@ admin: {{port: 0}}
 """
 
 
-class Directory(ThreadingHTTPServer):
+class Directory(QuietServer):
     """The directory behind `crm`, whose responses a test chooses."""
 
-    daemon_threads = True
     status = 200
     body: bytes | None = None
     may_respond = Event()
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
+    protocol_version = "HTTP/1.0"  # no connection is left when the server stops
     server: Directory
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         self.server.may_respond.wait(10)
         user = {"nickname": self.path[1:], "card": "4000999988887777", "plan": "Gold"}
         body = json.dumps(user).encode() if self.server.body is None else self.server.body
-        self.send_response(self.server.status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        with suppress(BrokenPipeError):  # the service did not wait
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
+        self.reply(self.server.status, body)
 
 
 @dataclass
 class Case:
-    """A running service with what a test does to it."""
-
     folder: Path
     service: Service
     directory: Directory
@@ -81,8 +71,8 @@ class Case:
         self.directory.shutdown()
         self.directory.server_close()
 
-    def configure(self, before: str, after: str) -> None:
-        path = self.folder / "config.yaml"
+    def configure(self, before: str, after: str, name: str = "config.yaml") -> None:
+        path = self.folder / name
         text = path.read_text(encoding="utf-8")
         assert before in text
         path.write_text(text.replace(before, after), encoding="utf-8")
@@ -91,7 +81,6 @@ class Case:
         return Client(self.service.port).by_input(nickname).status
 
     def run(self, line: str) -> str:
-        """Return what a command prints about the running service."""
         done = command(
             *line.split()[1:], cwd=self.folder, env={"TORNADO_IDV_CONFIG": "commands.yaml"}
         )
@@ -100,24 +89,16 @@ class Case:
 
 @pytest.fixture
 def case(tmp_path: Path) -> Iterator[Case]:
-    directory = Directory(("127.0.0.1", 0), Handler)
-    directory.may_respond.set()
-    thread = Thread(target=directory.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
+    Directory.may_respond.set()
     (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    text = CONFIG + BACKENDS.format(port=directory.server_port)
-    try:
+    with serving_in_thread(Directory(("127.0.0.1", 0), Handler)) as directory:
+        text = CONFIG + BACKENDS.format(port=directory.server_port)
         with serving(text, tmp_path) as service:
-            url = service.admin_url
-            assert url is not None
-            used = text.replace("admin: {port: 0}", f"admin: {{port: {url.rpartition(':')[2]}}}")
+            _, _, port = str(service.admin_url).rpartition(":")
+            used = text.replace("admin: {port: 0}", f"admin: {{port: {port}}}")
             (tmp_path / "commands.yaml").write_text(used, encoding="utf-8")
             yield Case(tmp_path, service, directory)
-    finally:
         directory.may_respond.set()
-        directory.shutdown()
-        thread.join()
-        directory.server_close()
 
 
 def wrong_setting(case: Case) -> None:
@@ -127,9 +108,7 @@ def wrong_setting(case: Case) -> None:
 
 
 def port_in_use(case: Case) -> None:
-    path = case.folder / "commands.yaml"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace("{port: 0,", f"{{port: {case.service.port},"), encoding="utf-8")
+    case.configure("{port: 0,", f"{{port: {case.service.port},", "commands.yaml")
 
 
 def disabled_key(case: Case) -> None:
@@ -160,24 +139,13 @@ def slow_directory(case: Case) -> None:
     case.directory.may_respond.clear()
 
 
-def refused_reload(case: Case) -> None:
-    case.configure("port: 0,", "prot: 0,")
-
-
-def restart_needed(case: Case) -> None:
-    case.configure("port: 0,", "port: 1,")
-
-
 def rejected_edit(case: Case) -> None:
     (case.folder / "users.yaml").write_text(FIXTURE + "users: []\n", encoding="utf-8")
 
 
 def stopped_service(case: Case) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        free = sock.getsockname()[1]
-    path = case.folder / "commands.yaml"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(re.sub(r"admin: .*", f"admin: {{port: {free}}}", text), encoding="utf-8")
+    _, _, port = str(case.service.admin_url).rpartition(":")
+    case.configure(f"{{port: {port}}}", f"{{port: {free_port()}}}", "commands.yaml")
 
 
 PROVOKED: dict[tuple[str, int], Callable[[Case], None]] = {
@@ -188,8 +156,8 @@ PROVOKED: dict[tuple[str, int], Callable[[Case], None]] = {
     ("Everything is 503", 1): stopped_directory,
     ("An answer is out of date", 1): expired_answer,
     ("Responses are slow", 1): slow_directory,
-    ("A reload is refused", 1): refused_reload,
-    ("A reload is refused", 2): restart_needed,
+    ("A reload is refused", 1): partial(Case.configure, before="port: 0,", after="prot: 0,"),
+    ("A reload is refused", 2): partial(Case.configure, before="port: 0,", after="port: 1,"),
     ("Degraded though it responds", 1): rejected_edit,
     ("Commands get no response", 1): stopped_service,
 }

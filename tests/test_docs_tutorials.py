@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -14,9 +15,6 @@ from support.processes.proxies import find_tool, running_program
 
 pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
-COMPARISON = page("docs/explanation/comparison.md")
-
-CHECKLIST = page("docs/guide/checklist.md")
 SAFE_SET_UP = """\
 ```sh
 umask 077
@@ -40,37 +38,22 @@ tornado-idv serve
 """
 
 
-def tutorial(name: str) -> str:
-    return page(f"docs/tutorial/{name}.md")
-
-
 def test_first_ten_minutes(tmp_path: Path) -> None:
     """`make run` is replaced by what it starts; its service is stopped before the next one."""
-    with walk(tutorial("first-ten-minutes"), tmp_path) as page:
-        _, make, after = page.text.partition("```sh\nmake run\n```\n")
+    with walk(page("docs/tutorial/first-ten-minutes.md"), tmp_path) as followed:
+        _, make, after = followed.text.partition("```sh\nmake run\n```\n")
         assert make
         demo = (ROOT / "config.yaml").read_text(encoding="utf-8")
-        for port, free in page.ports.items():
+        for port, free in followed.ports.items():
             demo = demo.replace(f"port: {port}", f"port: {free}")
         (tmp_path / "demo.yaml").write_text(demo.replace("deploy/", f"{ROOT}/deploy/"))
-        page.text, rest = after.split("In a browser, ", 1)
-        page.start("tornado-idv serve --config ~/demo.yaml")
-        page.follow()
-        page.commands.stop("serve", "--config", f"{tmp_path}/demo.yaml", "")
-        page.text = rest
-        page.follow()
-        assert page.commands.stop("serve", "") == 0
-
-
-def test_your_users(tmp_path: Path) -> None:
-    with walk(tutorial("your-users"), tmp_path) as page:
-        page.text, _, _ = page.text.partition("## A table that you have")
-        page.follow()
-
-
-def test_caching_proxy(tmp_path: Path) -> None:
-    with walk(tutorial("caching-proxy"), tmp_path) as page:
-        page.follow()
+        followed.text, rest = after.split("In a browser, ", 1)
+        followed.start("tornado-idv serve --config ~/demo.yaml")
+        followed.follow()
+        followed.commands.stop("serve", "--config", f"{tmp_path}/demo.yaml", "")
+        followed.text = rest
+        followed.follow()
+        assert followed.commands.stop("serve", "") == 0
 
 
 def test_checklist_holds_for_a_safe_set_up(tmp_path: Path) -> None:
@@ -80,24 +63,34 @@ def test_checklist_holds_for_a_safe_set_up(tmp_path: Path) -> None:
     folder.mkdir(mode=0o700)
     shutil.copy(ROOT / "examples" / "callers" / "safe.py", folder / "my_sync.py")
     (folder / "my_sync.py").chmod(0o600)
-    with walk(SAFE_SET_UP + CHECKLIST, tmp_path, str(Path(sys.executable).parent)) as page:
+    with walk(
+        SAFE_SET_UP + page("docs/guide/checklist.md"), tmp_path, str(Path(sys.executable).parent)
+    ) as followed:
         shutil.copy(files / "rules.yml", tmp_path)
         config = (files / "prometheus.yml").read_text(encoding="utf-8")
-        config = config.replace(":8081", f":{page.ports['8081']}").replace("15s", "1s")
+        config = config.replace(":8081", f":{followed.ports['8081']}").replace("15s", "1s")
         (tmp_path / "prometheus.yml").write_text(config, encoding="utf-8")
         command = [
             prometheus,
             f"--config.file={tmp_path / 'prometheus.yml'}",
             f"--storage.tsdb.path={tmp_path / 'data'}",
-            f"--web.listen-address=127.0.0.1:{page.ports['9090']}",
+            f"--web.listen-address=127.0.0.1:{followed.ports['9090']}",
         ]
-        with running_program(command, page.ports["9090"], tmp_path / "prometheus.log"):
-            page.shell.run("cd service")
-            page.follow()
+        with running_program(command, followed.ports["9090"], tmp_path / "prometheus.log"):
+            followed.shell.run("cd service")
+            followed.follow()
 
 
-def test_comparison(tmp_path: Path) -> None:
-    programs = str(Path(find_tool("nginx", Path("/usr/sbin"))).parent)
-    section = COMPARISON.partition("\n## nginx proxy_cache\n")[2]
-    with walk(section, tmp_path, programs) as page:
-        page.follow()
+@pytest.mark.parametrize(
+    ("path", "part", "tool"),
+    [
+        ("tutorial/your-users", ".*(?=## A table that you have)", "sh"),
+        ("tutorial/caching-proxy", ".*", "sh"),
+        ("explanation/comparison", "## nginx proxy_cache.*", "nginx"),
+    ],
+)
+def test_page_can_be_followed(path: str, part: str, tool: str, tmp_path: Path) -> None:
+    text = re.search(part, page(f"docs/{path}.md"), re.DOTALL)
+    assert text is not None
+    with walk(text[0], tmp_path, str(Path(find_tool(tool)).parent)) as followed:
+        followed.follow()

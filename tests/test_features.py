@@ -45,7 +45,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 
 def environment(tree: Path) -> dict[str, str]:
-    """Return an environment in which Python has the packages of this tree."""
     return {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'plugins'}"}
 
 
@@ -72,7 +71,6 @@ def feature(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def tree(feature: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the product and its tests without a feature."""
     tree = tmp_path_factory.mktemp(feature)
     for name in COPIED:
         copy = tree / name

@@ -13,12 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from tornado_idv.config.kinds import settings_type
-from tornado_idv.errors import (
-    DegradedStartError,
-    LookupFailed,
-    StartError,
-    Unavailable,
-)
+from tornado_idv.errors import DegradedStartError, LookupFailed, StartError, Unavailable
 from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
 from tornado_idv.model import Answer, Query, User
@@ -101,8 +96,7 @@ class UnsuitableHooks:
     """Hooks of which each would stop the start."""
 
     @hookimpl
-    async def waits(self, outcome: Answer | LookupFailed) -> None:
-        """Would have to be awaited."""
+    async def waits(self, outcome: Answer | LookupFailed) -> None: ...
 
     @hookimpl(wrapper=True)
     def wraps(self, query: Query) -> Iterator[None]:
@@ -113,12 +107,10 @@ class UnsuitableHooks:
         yield
 
     @hookimpl
-    def returns(self, query: Query) -> None:
-        """Returns its answer, or a coroutine, from a plain function."""
+    def returns(self, query: Query) -> None: ...
 
     @hookimpl
-    def has_an_old_argument(self, query: Query, answer: Answer) -> None:
-        """Has an argument of an earlier version."""
+    def has_an_old_argument(self, query: Query, answer: Answer) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -127,7 +119,6 @@ class UnsuitableHooks:
         ("idv_lookup_finished", "waits", "idv_lookup_finished must be a plain function"),
         ("idv_lookup_finished", "wraps", "idv_lookup_finished must not be a wrapper"),
         ("idv_lookup_finished", "wraps_in_the_old_way", "must not be a wrapper"),
-        ("idv_identify", "wraps", "idv_identify must not be a wrapper"),
         ("idv_identify", "returns", "idv_identify must be a coroutine function (async def)"),
         ("idv_backend_kindz", "returns", "idv_backend_kindz"),
         ("idv_lookup_finished", "has_an_old_argument", "Argument(s) {'answer'} are declared in"),
@@ -152,7 +143,6 @@ def idv_kinds():
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, entry_point: str, module: str) -> None:
-    """Put a package with a plugin on the import path."""
     info = folder / "users_of_mine-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: users-of-mine\nVersion: 1.0\n")
@@ -165,10 +155,8 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, entry_point: str, mod
 @pytest.mark.parametrize(
     ("entry_point", "module", "reported"),
     [
-        ("mine = plugin_of_mien", "", "No module named 'plugin_of_mien'"),
         ("mine = plugin_of_mine:Absent", "", "has no attribute 'Absent'"),
         ("mine = plugin_of_mine", "import no_such_library", "No module named 'no_such_library'"),
-        ("mine = plugin_of_mine", "nonsense()", "name 'nonsense' is not defined"),
         ("mine = plugin_of_mine", "import sys; sys.exit(3)", "it ended the process"),
         ("mine = plugin_of_mine", "def idv_kinds(): return None", "decorate its hooks"),
         ("yaml = plugin_of_mine", SUITABLE, "another plugin has an entry point of this name"),
@@ -200,11 +188,7 @@ def test_backends_are_built_in_the_order_of_the_file_several_of_one_kind() -> No
     kinds = Kinds({"fake": Recorder, "other": OtherBackend})
     wanted = [options("c"), options("a", "other"), options("b")]
     backends = build_backends(kinds, wanted)
-    assert [(each.name, type(each)) for each in backends] == [
-        ("c", Recorder),
-        ("a", OtherBackend),
-        ("b", Recorder),
-    ]
+    assert [type(each) for each in backends] == [Recorder, OtherBackend, Recorder]
     assert [each.options for each in backends] == wanted
 
 
@@ -242,8 +226,6 @@ class Unfinished(Backend[BackendOptions]):
 
 
 class WithForeignOptions(Recorder):
-    """Takes the model of another library for its options."""
-
     options_type = BaseModel  # type: ignore[assignment]
 
 
@@ -264,17 +246,11 @@ def test_a_kind_that_is_no_suitable_class_is_reported(kind: Any, reported: str) 
 
 
 class WithoutArguments(Recorder):
-    """Is not created with its options."""
-
-    def __init__(self) -> None:
-        """Take nothing."""
+    def __init__(self) -> None: ...
 
 
 class WithoutBase(Recorder):
-    """Does not call the ``__init__`` of its base class."""
-
-    def __init__(self, options: BackendOptions) -> None:
-        """Do nothing."""
+    def __init__(self, options: BackendOptions) -> None: ...
 
 
 class FailsToBuild(Recorder):
@@ -325,7 +301,6 @@ async def test_backends_are_opened_in_order_and_closed_in_reverse(
     ids=lambda error: type(error).__name__,
 )
 async def test_when_one_fails_to_open_those_before_it_are_closed(error: BaseException) -> None:
-    """A failure to close does not hide it."""
     log: list[str] = []
     backends = [
         Recorder(options("a"), log, fails_to_close=OSError("gone")),

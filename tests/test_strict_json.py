@@ -56,7 +56,6 @@ def test_any_document_is_decided_in_linear_time(start: str, fragment: str) -> No
 
 @given(value=BRACKETS, depth=st.integers(0, 4))
 def test_depth_counts_arrays_and_objects_outside_strings(value: object, depth: int) -> None:
-    """By default, 256 levels are allowed."""
     document = json.dumps(value, ensure_ascii=False)
     wrapped = "[" * (256 - depth) + document + "]" * (256 - depth)
     if depth_of(value) > depth:

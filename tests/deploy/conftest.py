@@ -31,5 +31,4 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
 
 @pytest.fixture(scope="session")
 def admin_url(service: ServiceProcess) -> str:
-    """The address of its admin listener."""
     return str(service.admin_url)

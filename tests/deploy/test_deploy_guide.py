@@ -98,12 +98,10 @@ backends: [{name: users, kind: yaml, path: users.yaml}]"""
 
 
 def steps_of(name: str, heading: str) -> list[str]:
-    """Return the commands of a section, by step."""
     return code_blocks(section(page(f"docs/guide/{name}"), heading), "sh")
 
 
 def in_sandbox(steps: list[str], replaced: dict[str, str]) -> str:
-    """Return the steps as one script."""
     script = "".join(steps)
     for command, other in replaced.items():
         assert script.count(command) == 1, command
@@ -113,7 +111,6 @@ def in_sandbox(steps: list[str], replaced: dict[str, str]) -> str:
 
 @pytest.mark.timeout(300)
 def test_guides_to_deploy_behind_nginx_and_to_upgrade_and_go_back_work(tmp_path: Path) -> None:
-    """Prometheus scrapes the service, and keys are kept."""
     tools = ("nginx", "prometheus", "promtool", "openssl", "curl", "systemd-sysusers")
     for tool in tools:
         find_tool(tool)

@@ -36,7 +36,6 @@ def failures(limiter: FailedAuthLimiter, address: str, attempts: int = 100) -> i
 def test_address_may_fail_as_often_as_the_limit_says(
     limiter: FailedAuthLimiter, clock: Ticker
 ) -> None:
-    """The next failure is allowed after the wait, and not before."""
     assert failures(limiter, "192.0.2.1") == 60
     exceeded = limiter.acquire("192.0.2.1")
     assert exceeded is not None

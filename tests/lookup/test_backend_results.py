@@ -57,7 +57,6 @@ LIFETIMES = {
 async def test_an_answer_is_remembered_for_the_time_of_its_backends(
     backends: list[FakeBackend], seconds: float
 ) -> None:
-    """Results may shorten the time, and never lengthen it."""
     ticker = Ticker()
     assert await lifetime(ticker, directory(*backends, ticker=ticker), *backends) == seconds
 

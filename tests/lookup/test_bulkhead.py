@@ -25,7 +25,6 @@ class Harness:
     async def wait(
         self, *names: str, seconds: float = FAR, first: bool = False
     ) -> asyncio.Task[bool]:
-        """Put waiters into the queue, and return the last."""
         deadline = self.clock() + seconds
         for name in names:
             task = asyncio.create_task(self._acquire(name, deadline, first=first))
@@ -120,26 +119,20 @@ async def test_waiter_gets_no_permit_after_its_deadline() -> None:
     assert harness.bulkhead.in_use == 0
 
 
-async def test_cancelled_waiter_is_skipped() -> None:
+@pytest.mark.parametrize("is_granted_first", [False, True])
+async def test_permit_of_a_cancelled_waiter_goes_to_the_next(*, is_granted_first: bool) -> None:
     harness = Harness()
     first, second = await harness.wait("first"), await harness.wait("second")
+    if is_granted_first:
+        harness.bulkhead.release()
     first.cancel()
-    harness.bulkhead.release()  # before the first has noticed
+    if not is_granted_first:
+        harness.bulkhead.release()  # before the first has noticed
     assert await second
     with pytest.raises(asyncio.CancelledError):
         await first
     await harness.release()
     assert harness.bulkhead.in_use == 0
-
-
-async def test_cancelled_waiter_passes_its_permit_on() -> None:
-    harness = Harness()
-    first, second = await harness.wait("first"), await harness.wait("second")
-    harness.bulkhead.release()
-    first.cancel()  # before the first has noticed
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    assert await second
 
 
 async def test_cancelled_waiter_without_a_permit_passes_none_on() -> None:

@@ -63,7 +63,6 @@ async def test_an_answer_expires_exactly_at_its_ttl_which_no_hit_extends(
 
 @pytest.mark.parametrize("answer", [FOUND, ABSENT], ids=["found", "not found"])
 async def test_an_answer_that_could_never_be_served_takes_no_place(answer: Answer) -> None:
-    """And what was served before is not served in its place."""
     cache = steady_cache(LIMITS.model_copy(update={"stale_if_error": 0.0}))
     await remember(cache, ALICE, FOUND)
     await remember(cache, ALICE, structs.replace(answer, ttl=0.0))
@@ -77,7 +76,6 @@ async def test_an_answer_that_could_never_be_served_takes_no_place(answer: Answe
 async def test_a_later_answer_replaces_an_earlier_one(
     cache: AnswerCache, ticker: Ticker, first: Answer, then: Answer
 ) -> None:
-    """Also when the earlier one could live longer: it does not come back afterwards."""
     await remember(cache, ALICE, structs.replace(first, ttl=1000.0))
     await remember(cache, ALICE, then)
     assert cache.get(ALICE) is then
@@ -295,7 +293,6 @@ async def test_a_purge_of_a_user_keeps_the_others_in_their_order_of_use(cache: A
 
 
 async def test_a_purge_of_one_backend_keeps_what_another_answered(cache: AnswerCache) -> None:
-    """And what it drops takes no place."""
     await remember(cache, ALICE, ELSEWHERE)
     await remember(cache, BOB, FOUND_BOB)
     for purged in ("members", "of this name there is none"):
@@ -338,7 +335,6 @@ async def test_user_of_no_backend_is_kept_by_a_purge_of_another(
 async def test_result_computed_before_a_purge_is_not_stored(
     cache: AnswerCache, purge: Callable[[AnswerCache], None]
 ) -> None:
-    """A user, an absence, a failure; for a caller, or as a refresh."""
     ends = {ALICE: FOUND, ALICE_S_CARD: ABSENT, BOB: Unavailable("down")}
     sources = {query: Source(end) for query, end in ends.items()}
     for source in sources.values():
@@ -356,18 +352,3 @@ async def test_result_computed_before_a_purge_is_not_stored(
         assert cache.get(query) is None
         assert cache.get_stale(query) is None
     assert await fetch(cache, BOB, Source(FOUND_BOB).ask) is FOUND_BOB
-
-
-async def test_answer_begun_before_a_purge_does_not_end_a_later_flight(cache: AnswerCache) -> None:
-    old = Source(FOUND)
-    early = await held(cache, old)
-    cache.apply(Purge())
-    new = Source(ELSEWHERE)
-    late = await held(cache, new)
-    old.release()
-    assert await early is FOUND
-    assert cache.get(ALICE) is None
-    joined = begin(cache, new)
-    asyncio.get_running_loop().call_soon(new.release)
-    assert [await late, await joined] == [ELSEWHERE, structs.replace(ELSEWHERE, coalesced=True)]
-    assert new.asked == 1

@@ -61,7 +61,6 @@ def ask(asked: Guard, query: Query, left: float = 60) -> Coroutine[Any, Any, Ans
 
 
 async def found(asked: Guard, query: Query) -> User | None:
-    """Return the user of a lookup that is answered."""
     answer = await ask(asked, query)
     return None if answer is None else answer.user
 
@@ -108,28 +107,24 @@ async def test_canary_is_believed_for_max_age_to_the_end_of_a_lookup(
     assert users.asked == asked
 
 
-async def test_age_counts_from_the_begin_of_the_canary_to_the_end_of_the_lookup() -> None:
+@pytest.mark.parametrize(("max_age", "seconds"), [("5s", 3), ("0s", 0)])
+async def test_age_counts_from_the_begin_of_the_canary_to_the_end_of_the_lookup(
+    max_age: str, seconds: int
+) -> None:
     ticker = Ticker()
-    users = Users(BIRD, canary=BY_NICKNAME)
+    users = Users(BIRD, canary={**BY_NICKNAME, "max_age": max_age})
 
     def pass_time(query: Query) -> None:
-        ticker.now += 3
+        ticker.now += seconds
 
     asking = guard(users, ticker)
     users.hook = pass_time
-    assert await is_believed(asking)
-    # The canary began at 3, and the second lookup ended at 9: the canary was looked up again.
-    assert users.asked == ["@nobody", "@idv-canary", "@nobody", "@idv-canary"]
-
-
-async def test_with_no_age_the_canary_is_looked_up_after_each_lookup() -> None:
-    """Before and after the lookup that is believed, also if the clock stands still."""
-    users = Users(BIRD, canary={**BY_NICKNAME, "max_age": "0s"})
-    asking = guard(users)
     for _ in range(2):
         users.asked.clear()
         assert await is_believed(asking)
+        # The canary began at 3, and the second lookup ended at 9: the canary was looked up again.
         assert users.asked == ["@nobody", "@idv-canary", "@nobody", "@idv-canary"]
+        ticker.now += 100
 
 
 @pytest.mark.parametrize("max_age", ["0s", "5s"])
@@ -179,12 +174,19 @@ async def test_result_with_a_time_to_live_is_believed_no_more_than_another() -> 
     assert (answer.user, answer.ttl) == (None, 9.0)
 
 
+class CardsOnly(Users):
+    serves = frozenset[type[Query]]({ByCard})
+
+
 async def test_found_users_and_kinds_without_a_canary_cost_no_lookup_of_it() -> None:
     users = Users(ALICE, canary=BY_NICKNAME)
     asking = guard(users)
     assert await found(asking, ByNickname("alice")) == ALICE
     assert await is_believed(asking, ABSENT_CARD)
     assert users.asked == ["@alice", "4999"]
+    cards = CardsOnly(BIRD, canary={**BOTH, "absent": "@idv-disabled"})
+    assert await is_believed(guard(cards), ABSENT_CARD)
+    assert cards.asked == ["4999", "9001", "4999"]
 
 
 async def test_each_kind_of_query_has_its_own_canary() -> None:
@@ -218,12 +220,12 @@ async def test_canary_of_a_list_without_a_name_of_its_own_is_named_by_its_place(
         await ask(guard(users), ABSENT_CARD)
 
 
-async def test_another_user_than_the_canary_is_not_the_canary() -> None:
-    users = Users(BIRD, canary=BY_NICKNAME)
-    users.by_nickname["idv-canary"] = ALICE
-    with pytest.raises(Unavailable, match="canary: returned a user other than requested") as failed:
-        await ask(guard(users), ABSENT)
-    assert not isinstance(failed.value, Untrusted)  # which is that it is not found
+async def test_match_applies_to_clients_and_not_to_the_canary() -> None:
+    users = Users(BIRD, canary=BY_NICKNAME, match="@n.*")
+    asking = guard(users)
+    assert await is_believed(asking, ByNickname("zoe"))
+    assert users.asked == []
+    assert await is_believed(asking)
 
 
 async def test_canary_is_an_ordinary_user_to_clients() -> None:
@@ -234,12 +236,12 @@ async def test_canary_is_an_ordinary_user_to_clients() -> None:
     assert not await is_believed(asking, ByNickname("idv-canary"))
 
 
-async def test_match_applies_to_clients_and_not_to_the_canary() -> None:
-    users = Users(BIRD, canary=BY_NICKNAME, match="@n.*")
-    asking = guard(users)
-    assert await is_believed(asking, ByNickname("zoe"))
-    assert users.asked == []
-    assert await is_believed(asking)
+async def test_another_user_than_the_canary_is_not_the_canary() -> None:
+    users = Users(BIRD, canary=BY_NICKNAME)
+    users.by_nickname["idv-canary"] = ALICE
+    with pytest.raises(Unavailable, match="canary: returned a user other than requested") as failed:
+        await ask(guard(users), ABSENT)
+    assert not isinstance(failed.value, Untrusted)  # which is that it is not found
 
 
 # Sharing, time and failures
@@ -289,7 +291,6 @@ async def test_caller_waits_for_the_canary_until_its_own_deadline(left: float, r
 
 @pytest.mark.parametrize("failures", [5, 1])
 async def test_failure_of_the_canary_counts_once_in_the_breaker(failures: int) -> None:
-    """If it opens the breaker, users are undetermined, too."""
     calls: list[BackendCall] = []
     users = Users(BIRD, canary=BY_NICKNAME, timeout="50ms", breaker={"failures": failures})
     users.held["@idv-canary"] = asyncio.Event()
@@ -335,10 +336,10 @@ async def test_caller_that_leaves_does_not_end_the_lookup_of_the_canary() -> Non
 
 
 async def test_canary_is_looked_up_without_traffic_after_30_s() -> None:
-    """A failure does not change whether it is found."""
     ticker = Ticker()
     users = Users(BIRD, canary=BOTH)
-    canary = guard(users, ticker).canaries[ByNickname]
+    asking = guard(users, ticker)
+    canary = asking.canaries[ByNickname]
 
     async def check() -> tuple[bool, str | None]:
         canary.check()
@@ -351,8 +352,16 @@ async def test_canary_is_looked_up_without_traffic_after_30_s() -> None:
         assert await check() == (True, None)
         assert users.asked == ["@idv-canary"] * asked
     ticker.now += 30
-    users.hook = _fail
+
+    def fail(query: Query) -> None:
+        if query == ByNickname("idv-canary"):
+            raise Unavailable("slow down", retry_after=7)
+
+    users.hook = fail
     assert await check() == (True, None)
+    with pytest.raises(LookupFailed) as caught:
+        await ask(asking, ABSENT)
+    assert caught.value.retry_after == 7
     ticker.now += 30
     users.by_nickname.clear()
     users.hook = lambda _: None
@@ -430,43 +439,6 @@ async def test_explanation_and_steps_show_the_canary() -> None:
     steps = asking.record_steps()
     assert await is_believed(asking)
     assert steps == [Step("canary", "canary @idv-canary found 0.0 s ago")]
-
-
-# Options
-
-
-def test_canary_without_a_user_is_rejected() -> None:
-    with pytest.raises(ValueError, match="needs nickname, card_number, or both"):
-        Users(canary={"max_age": "1s"})
-
-
-async def test_failures_keep_their_pause() -> None:
-    users = Users(BIRD, canary=BY_NICKNAME)
-    users.hook = _fail
-    with pytest.raises(LookupFailed) as caught:
-        await ask(guard(users), ABSENT)
-    assert caught.value.retry_after == 7
-
-
-def _fail(query: Query) -> None:
-    if query.text == "@idv-canary":
-        raise Unavailable("slow down", retry_after=7)
-
-
-class CardsOnly(Users):
-    """Knows nothing of nicknames."""
-
-    @property
-    def serves(self) -> frozenset[type[Query]]:
-        return frozenset({ByCard})
-
-
-async def test_canary_of_lookups_that_the_backend_does_not_serve_is_not_looked_up() -> None:
-    users = CardsOnly(BIRD, canary={**BOTH, "absent": "@idv-disabled"})
-    asking = guard(users)
-    assert [*asking.canaries] == [ByCard]
-    assert await is_believed(asking, ABSENT_CARD)
-    assert users.asked == ["4999", "9001", "4999"]
 
 
 async def test_directory_is_joined_when_its_canaries_are_not_looked_up_any_more() -> None:

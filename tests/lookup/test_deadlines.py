@@ -87,7 +87,6 @@ async def test_an_error_raised_on_expiry_is_not_replaced_by_a_timeout() -> None:
 
 
 async def test_expired_keys_are_reported_unless_they_are_discarded_before() -> None:
-    """Also a key that is added when there was none for a while."""
     reported: list[str] = []
     deadlines, clock = DeadlineQueue(reported.append), LoopClock()
     for key, seconds in (("late", 20), ("early", 10), ("done", 10)):
@@ -123,7 +122,6 @@ async def test_the_callback_may_discard_another_key_and_add_a_new_one() -> None:
 
 
 def test_deadlines_close_together_cause_few_scans() -> None:
-    """And each that is earlier than the others replaces their timer."""
     loop = SteppedLoop()
     reported: list[float] = []
 

@@ -36,8 +36,6 @@ from tornado_idv.model import Answer, ByCard, ByNickname, Query
 
 
 class Observer:
-    """Records its calls."""
-
     def __init__(self) -> None:
         self.heard: list[tuple[Query, Answer | LookupFailed, bool]] = []
 
@@ -52,21 +50,12 @@ class Observer:
 
 
 class FailingObserver:
-    """Fails at each lookup, with the user in its error."""
-
     @hookimpl
     def idv_lookup_finished(self, outcome: Answer) -> None:
         raise KeyError(outcome.user and outcome.user.nickname)
 
 
 # The chain
-
-
-async def test_an_answer_has_the_backend_the_time_and_the_bytes() -> None:
-    answer = await directory(FakeBackend(ALICE)).find(QUERY)
-    assert answer == Answer(ALICE, "crm", 1000.0, b"Free")
-    answer = await directory(FakeBackend(None)).find(QUERY)
-    assert answer == Answer(None, None, 1000.0, b"not found", ttl=30.0)
 
 
 FAIL, SKIP = "fail", "continue"
@@ -173,7 +162,6 @@ async def test_a_backend_is_skipped_for_what_it_does_not_serve() -> None:
 
 
 async def test_a_kind_of_query_served_by_others_is_not_found_without_this_one() -> None:
-    """Even where the one that does not serve it could not be asked."""
     assert not (await directory(CardsOnly(DOWN, "cards"), FakeBackend(None)).find(QUERY)).found
 
 
@@ -192,7 +180,6 @@ async def test_failure_that_is_not_memoized_is_that_of_one_lookup() -> None:
 async def test_expired_user_is_served_stale_while_no_backend_is_available(
     error: LookupFailed,
 ) -> None:
-    """Marked as stale, for an hour; user and time stay the same."""
     ticker, backend = Ticker(), FakeBackend(ALICE)
     asked = directory(backend, ticker=ticker)
     fresh = await asked.find(QUERY)
@@ -411,7 +398,6 @@ async def test_refreshes_that_wait_can_be_stopped() -> None:
 
 
 async def test_observers_hear_of_every_lookup_also_from_the_cache() -> None:
-    """And once of a lookup that callers share."""
     observers = Observer(), Observer()
     asked = directory(FakeBackend(ALICE), plugins=observers)
     first, second = await asyncio.gather(asked.find(QUERY), asked.find(QUERY))

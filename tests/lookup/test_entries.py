@@ -47,7 +47,6 @@ async def turns_until(is_done: Callable[[], bool]) -> int:
 
 
 def texts_of(entries: Entries, text: str) -> set[str]:
-    """Return what a purge has to drop, from a scan of all entries."""
     named: set[str] = set()
     for each in texts(entries):
         kept = entries.find(each)
@@ -58,7 +57,6 @@ def texts_of(entries: Entries, text: str) -> set[str]:
 
 
 def test_a_purge_of_a_user_drops_what_a_scan_finds() -> None:
-    """Also of users who share a card or changed it, and after evictions and replacements."""
     chooser = random.Random(7)
     entries = Entries(8, Counters())
     for _ in range(2000):
@@ -100,7 +98,6 @@ def test_purges_of_users_take_no_longer_among_many_entries() -> None:
 
 @pytest.mark.usefixtures("_slow_clock")
 async def test_many_values_are_gone_at_once_and_freed_in_steps() -> None:
-    """Requests are answered between the steps."""
     value = object()
     held = sys.getrefcount(value)
     table = Table[object](MANY, Counters())
@@ -116,7 +113,6 @@ async def test_many_values_are_gone_at_once_and_freed_in_steps() -> None:
 
 @pytest.mark.usefixtures("_slow_clock")
 async def test_entries_of_expired_epochs_are_removed_in_steps_and_no_other() -> None:
-    """Also if another epoch expires meanwhile, and if a user is looked up again meanwhile."""
     entries, epochs = Entries(3 * MANY, Counters()), [Epoch(), Epoch(), Epoch()]
     for number in range(3 * MANY):
         user = User("Free", str(number), f"user{number}")

@@ -32,8 +32,6 @@ async def test_a_plugin_may_answer_by_itself_after_the_backends() -> None:
 
 
 async def test_a_plugin_is_called_only_if_what_is_before_it_did_not_find_the_user() -> None:
-    """Also one that would come before all others."""
-
     class Rude:
         @hookimpl(tryfirst=True)
         async def idv_identify(self, query: Query) -> Answer:
@@ -66,8 +64,6 @@ async def test_a_plugin_s_coroutine_that_gives_no_answer_is_broken(
 
 
 class Locked(Unavailable):
-    """A failure of a plugin's own."""
-
     def __init__(self, code: int) -> None:
         super().__init__(f"locked, code {code}")
         self.code = code
@@ -77,7 +73,6 @@ class Locked(Unavailable):
 async def test_failure_of_a_plugin_s_own_type_is_reported(
     caplog: pytest.LogCaptureFixture, *, of_backend: bool
 ) -> None:
-    """At once, and the same from the memo of failures."""
     if of_backend:
         asked = directory(FakeBackend(Locked(5)))
     else:

@@ -15,7 +15,6 @@ from tornado_idv.model import Answer
 
 
 async def test_500_concurrent_callers_start_one_lookup(cache: AnswerCache) -> None:
-    """All but the first get an answer that is marked as coalesced."""
     source = Source(FOUND)
     first = await held(cache, source)
     others = [begin(cache, source) for _ in range(499)]
@@ -27,7 +26,6 @@ async def test_500_concurrent_callers_start_one_lookup(cache: AnswerCache) -> No
 
 
 async def test_callers_that_leave_affect_no_other(cache: AnswerCache) -> None:
-    """The lookup goes on without any caller, and its answer is cached."""
     source = Source(FOUND)
     leader = await held(cache, source)
     follower = begin(cache, source)
@@ -71,7 +69,6 @@ async def test_service_shutdown_cancels_the_lookup_and_every_waiter(cache: Answe
 
 @pytest.mark.parametrize("late", [FOUND, ABSENT], ids=["found", "not found"])
 async def test_call_that_took_too_long_changes_nothing(cache: AnswerCache, late: Answer) -> None:
-    """It is not joined, and its answer is not cached."""
     old = Source(late)
     old.hold()
     early = [fetch(cache, ALICE, old.ask, 0), begin(cache, old)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ def auth(**options: Any) -> dict[str, Any]:
     return {**SERVER, "auth": options}
 
 
+api_key = partial(auth, kind="api_key", header="X-Key")
+basic = partial(auth, kind="basic", username="x")
+
+
 def login(**options: Any) -> dict[str, Any]:
     body = {"url": "https://crm.example/login", "token": "token", "json": {"name": "idv"}}
     return {**SERVER, "auth": {"login": {**body, **options}}}
@@ -48,16 +53,8 @@ OTHER: list[tuple[type[Options], dict[str, Any], dict[str, Any]]] = [
     (RedisOptions, {"url": "redis://r/0"}, {"url": "redis://r/1"}),
     (BindOptions, {"dn": "cn=a", "password": "x"}, {"dn": "cn=b", "password": "x"}),
     (UpstreamOptions, auth(kind="bearer", token="a"), auth(kind="bearer", token="b")),
-    (
-        UpstreamOptions,
-        auth(kind="api_key", header="X-Key", value="a"),
-        auth(kind="api_key", header="X-Key", value="b"),
-    ),
-    (
-        UpstreamOptions,
-        auth(kind="basic", username="x", password="a"),
-        auth(kind="basic", username="x", password="b"),
-    ),
+    (UpstreamOptions, api_key(value="a"), api_key(value="b")),
+    (UpstreamOptions, basic(password="a"), basic(password="b")),
     (UpstreamOptions, login(headers={"X-Org": "a"}), login(headers={"X-Org": "b"})),
     (UpstreamOptions, login(json={"org": "a"}), login(json={"org": "b"})),
 ]

@@ -39,7 +39,6 @@ def new(ticker: Ticker) -> AnswerCache:
 async def test_found_answers_of_kept_backends_alone_are_taken(
     cache: AnswerCache, new: AnswerCache
 ) -> None:
-    """No absence, no failure, and no answer that the old cache still stores."""
     await remember(cache, ALICE, ELSEWHERE)
     await remember(cache, BOB, FOUND_BOB)
     await remember(cache, ByCard("77"), ABSENT)
@@ -93,7 +92,6 @@ async def test_directory_without_kept_backends_takes_no_answer(ticker: Ticker) -
 
 
 async def test_entries_that_were_taken_are_refreshed_by_the_new_directory(ticker: Ticker) -> None:
-    """And what waits to be refreshed by the old one is not."""
     backend = FakeBackend(USER)
     previous = directory(backend, ticker=ticker)
     after = directory(backend, ticker=ticker, previous=previous)

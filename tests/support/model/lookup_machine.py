@@ -68,8 +68,8 @@ class Lookups(RuleBasedStateMachine):
         )
         self.record = Record(self.loop.time)
         self.backends = [
-            RecordingBackend(kind.options(name), self.record, kind.serves)
-            for name, kind in zip("abc", setup.kinds, strict=False)
+            RecordingBackend(options.model_copy(update={"name": name}), self.record, serves)
+            for name, (options, serves) in zip("abc", setup.kinds, strict=False)
         ]
         self.cache = AnswerCache(setup.limits, self.loop.time, lambda: setup.chance)
         ObservedGuard.record = self.record

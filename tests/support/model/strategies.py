@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -19,30 +20,13 @@ CARD_NUMBERS = ("1", "2")
 QUERIES: Sequence[Query] = (*map(ByNickname, NICKNAMES), *map(ByCard, CARD_NUMBERS))
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How one backend is configured."""
+Kind = tuple[BackendOptions, frozenset[type[Query]]]
+"""The options of one backend, and the queries that it serves."""
 
-    continues: bool = False
-    serves: frozenset[type[Query]] = _BOTH
-    cache_ttl: float | None = None
-    negative_ttl: float | None = None
-    max_concurrent: int = 64
-    timeout: float = 1.0
-    match: str | None = None
 
-    def options(self, name: str) -> BackendOptions:
-        return BackendOptions(
-            name=name,
-            kind="recording",
-            timeout=self.timeout,
-            on_unavailable="continue" if self.continues else "fail",
-            cache_ttl=self.cache_ttl,
-            negative_ttl=self.negative_ttl,
-            max_concurrent=self.max_concurrent,
-            match=self.match,
-            breaker=BreakerOptions(failures=2, open_for=5.0, open_max=20.0),
-        )
+def kind(serves: frozenset[type[Query]], **options: Any) -> Kind:
+    breaker = BreakerOptions(failures=2, open_for=5.0, open_max=20.0)
+    return BackendOptions(name="a", kind="recording", breaker=breaker, **options), serves
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +49,8 @@ ASKED = st.lists(st.sampled_from(QUERIES), min_size=1, max_size=3)
 FAULTS = (None, None, None, Fault.UNAVAILABLE, Fault.UNAVAILABLE, Fault.BROKEN, *Fault)
 """The fault of a backend from now on, the likely ones first."""
 KINDS = st.builds(
-    Kind,
-    continues=st.sampled_from([True, True, False]),
+    kind,
+    on_unavailable=st.sampled_from(["continue", "continue", "fail"]),
     serves=st.sampled_from([_BOTH, _BOTH, _BOTH, _CARDS]),
     cache_ttl=st.sampled_from([None, None, 20.0]),
     negative_ttl=st.sampled_from([None, None, 10.0]),

@@ -1,4 +1,4 @@
-"""A secret that stands in a file of its own, and changes with it."""
+"""Changes of files: of a secret in a file of its own, and of the signature of any file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from support.fakes.clock_and_backends import Ticker
 from tornado_idv.config.load import load
-from tornado_idv.files import FileSecret
+from tornado_idv.files import FileSecret, FileSignature
 from tornado_idv.registry import installed_kinds, plugin_manager
 
 
@@ -28,7 +28,6 @@ def later(ticker: Ticker, secret: FileSecret) -> str:
 
 
 def test_a_new_text_is_read_after_a_second(path: Path, tmp_path: Path) -> None:
-    """Its spaces are kept. It may also be in a file renamed over the first."""
     ticker = Ticker()
     secret = FileSecret("first", path, ticker)
     path.write_text(" second \n", encoding="utf-8")
@@ -101,3 +100,47 @@ def test_secrets_are_equal_if_they_follow_the_same_file(path: Path, tmp_path: Pa
     assert secret != FileSecret("first", tmp_path / "other")
     assert secret != SecretStr("first")
     assert SecretStr("first") != secret
+
+
+SIGNATURE = FileSignature(device=1, inode=7, size=4096, mtime_ns=1, ctime_ns=1)
+
+
+def write_in_place(path: Path) -> None:
+    path.write_text("other", encoding="utf-8")
+
+
+def write_and_restore_time(path: Path) -> None:
+    before = path.stat()
+    path.write_text("other", encoding="utf-8")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def rename_over(path: Path) -> None:
+    new = path.with_name("new")
+    new.write_text("alice", encoding="utf-8")
+    before = path.stat()
+    os.utime(new, ns=(before.st_atime_ns, before.st_mtime_ns))
+    new.replace(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "same_file"),
+    [(write_in_place, True), (write_and_restore_time, True), (rename_over, False)],
+)
+def test_a_change_of_size_5_is_seen(
+    tmp_path: Path, change: Callable[[Path], None], *, same_file: bool
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("alice", encoding="utf-8")
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    before = FileSignature.of(path)
+    change(path)
+    after = FileSignature.of(path)
+    assert after != before
+    assert after.is_same_file(before) is same_file
+
+
+def test_files_of_one_inode_number_on_two_devices_are_different_files() -> None:
+    assert SIGNATURE.is_same_file(SIGNATURE._replace(size=8192, mtime_ns=2, ctime_ns=2))
+    assert not SIGNATURE.is_same_file(SIGNATURE._replace(device=2))
+    assert not SIGNATURE.is_same_file(SIGNATURE._replace(inode=8))
