@@ -266,6 +266,24 @@ def test_every_metric_is_documented_with_its_type_and_labels(tmp_path: Path) -> 
         assert all(f"`{label}`" in meanings[name] for label in labels), name
 
 
+def test_first_request_of_the_readme_gets_its_response(tmp_path: Path) -> None:
+    """The demo is served on a free port; the request is otherwise that of the page."""
+    (console,) = code_blocks(README, "console")
+    _, response = console.rsplit("\n", 2)[-3:-1]
+    fields = dict(re.findall(r"-H '([^:]+): ([^']+)'", console))
+    body = re.search(r"-d '(.+)'", console)
+    path = re.search(r"curl http://127\.0\.0\.1:8080(\S+)", console)
+    assert body is not None
+    assert path is not None
+    config = (ROOT / "config.yaml").read_text(encoding="utf-8")
+    config = re.sub(r"port: 808\d", "port: 0", config).replace("deploy/", f"{ROOT}/deploy/")
+    with serving(config, tmp_path) as service:
+        reply = Client(service.port).send(
+            "POST", path[1], {"Host": "127.0.0.1", **fields}, body[1].encode()
+        )
+    assert (reply.status, reply.body.decode()) == (200, response)
+
+
 def test_documented_table_of_users_is_served(
     tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
