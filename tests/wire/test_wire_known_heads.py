@@ -76,14 +76,6 @@ def is_known(harness: Harness, data: bytes) -> bool:
     return harness.app.asked == before
 
 
-def test_cached_head_stores_further_bodies(harness: Harness) -> None:
-    """Of any length, and for any head of the operation."""
-    teach(harness, ask_for("alice"))
-    teach(harness, ask_for("alice", b"X-A: 1"))
-    assert is_known(harness, ask_for("alicf"))
-    assert is_known(harness, ask_for("alicfe", b"X-A: 2"))
-
-
 @pytest.mark.parametrize("data", OTHER_WAYS.values(), ids=OTHER_WAYS)
 def test_other_requests_bypass_fast_path(make_harness: Callable[..., Harness], data: bytes) -> None:
     """However often it comes, and answered as if there were no fast path."""
@@ -134,26 +126,11 @@ def test_request_with_a_known_head_is_answered_on_the_fast_path(
         assert (client.steady, client.socket.closed) == (expected.steady, expected.socket.closed)
         is_learning = time * data.count(b"POST /a") < 2
         assert (harness.app.asked > before) == is_learning
-
-
-@pytest.mark.parametrize(
-    ("fields", "version", "is_last"),
-    [
-        ((), "1.1", False),
-        ((b"Connection: close",), "1.1", True),
-        ((), "1.0", True),
-        ((b"Connection: keep-alive",), "1.0", False),
-    ],
-)
-def test_response_to_a_lookup_of_a_known_head_is_the_last_one_if_it_is_to_be(
-    harness: Harness, fields: tuple[bytes, ...], version: str, *, is_last: bool
-) -> None:
-    teach(harness, ask_for("alice", *fields, version=version))
     before = harness.app.asked
-    client = harness.ask(ask_for("nobody", *fields, version=version))
+    other = data.replace(b"alice", b"alicf")  # who has to be looked up
+    client, expected = harness.ask(other), plain.ask(other)
+    assert (client.steady, client.socket.closed) == (expected.steady, expected.socket.closed)
     assert harness.app.asked == before
-    assert len(client.answers) == 1
-    assert client.socket.closed == is_last
 
 
 @pytest.mark.parametrize("rest", [b'{"input": "@other"}', b"x" * 99])

@@ -35,45 +35,11 @@ def test_id_of_the_client_that_proxies_do_not_know_is_returned_to_those_who_send
     assert sent.count(b"\r\nX-Request-ID: ") == 5
 
 
-@pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
-def test_pipelined_data_is_answered_after_the_current_request(
-    make_harness: Callable[..., Harness], *, fast_path: bool
-) -> None:
-    harness = make_harness(fast_path=fast_path)
-    client = harness.ask(WRONG, WRONG)
-    client.socket.arrive(WRONG)
-    harness.loop.turn()
-    client.send(GOOD + GOOD)
-    assert client.statuses == [401, 401, 401, 200, 200]
-
-
-def test_last_request_before_eof_is_answered(harness: Harness) -> None:
-    for data, status in ((GOOD, 200), (WRONG, 401)):
-        client = harness.ask(data, data)
-        client.socket.arrive(data)
-        client.socket.end()
-        harness.loop.forward(1.5)
-        assert client.statuses == [status] * 3
-        assert client.socket.closed
-
-
 def test_rejected_head_is_cached_once_it_was_accepted(make_harness: Callable[..., Harness]) -> None:
     harness = make_harness()
     client = harness.ask(ask_for("a b"), ask_for("a b"), ask_for("nob"), ask_for("nob"))
     assert client.send(ask_for("nob")).statuses == [422, 422, 404, 404, 404]
     assert harness.app.asked == 4
-
-
-def test_cached_head_is_shared_by_connections(make_harness: Callable[..., Harness]) -> None:
-    """Though it may never have read the head itself."""
-    harness = make_harness()
-    harness.ask(GOOD, GOOD)
-    before = harness.app.asked
-    client = harness.ask(GOOD)
-    assert harness.app.asked == before
-    client.send(ask_for("nobod"), GOOD, ask_for("nobod"), ask_for("nobod"), GOOD)
-    assert client.statuses == [200, 404, 200, 404, 404, 200]
-    assert harness.app.asked == before
 
 
 def test_heads_of_many_kinds_of_client_of_one_key_are_known(
