@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from support.http.in_process import Counted, Harness, ask_for, harnesses
+from support.http.in_process import Counted, Harness, ask_for
 from tornado_idv import model
 from tornado_idv.http import connection
 from tornado_idv.http.connection_table import HttpLimits
@@ -20,15 +20,9 @@ ALICE = ask_for("alice")
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., Harness]]:
-    with harnesses() as factory:
-        yield factory
-
-
-@pytest.fixture
-def harness(make: Callable[..., Harness]) -> Harness:
+def harness(make_harness: Callable[..., Harness]) -> Harness:
     """It knows the head of a client."""
-    harness = make()
+    harness = make_harness()
     harness.ask(ALICE, ALICE)
     return harness
 
