@@ -59,15 +59,6 @@ def test_request_is_skipped_within_what_is_buffered() -> None:
     assert requests(parser, b"") == [("/b", b"hi"), ("/c", b"")]
 
 
-def test_empty_line_is_ignored() -> None:
-    parser = RequestParser(1024)
-    for piece in (b"\r\n", b"\r", b"\n"):
-        parser.feed(piece)
-        assert not parser.has_started
-        assert not parser.has_head
-    assert parser.is_empty
-
-
 @pytest.mark.parametrize("pieces", [1, 2, 20])
 @pytest.mark.parametrize(("line_end", "status"), [(b"\n", 400), (b"\r\n", 431)])
 def test_long_head_gets_the_same_status_in_any_segmentation(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Callable, Iterator
 
@@ -31,15 +30,6 @@ def make_harness(caplog: pytest.LogCaptureFixture) -> Iterator[MakeHarness]:
         yield make
     lookups._log.removeHandler(caplog.handler)
     lookups._log.propagate = True
-
-
-@pytest.mark.parametrize("error", ApiError, ids=lambda error: error.name)
-def test_every_error_is_a_record_with_its_status(error: ApiError) -> None:
-    record = json.loads(error.body)
-    assert list(record) == ["status", "code", "message"]
-    assert record["status"] == "error"
-    assert record["code"] == error.code
-    assert record["message"]
 
 
 def test_only_some_errors_have_header_fields() -> None:
