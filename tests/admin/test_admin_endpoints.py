@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -195,4 +196,14 @@ def test_draining_service_is_not_ready_and_still_serves(tmp_path: Path) -> None:
         assert ask_admin(process, "/health/live").status == 200
         assert Client(process.port).by_input("@alice").status == 200
         assert process.wait() == 0
-    assert json.loads(process.read_log().splitlines()[-1])["drained"] is True
+    lines = [json.loads(line) for line in process.read_log().splitlines()]
+    started, stopped = (line for line in lines if line["logger"] == "tornado_idv.audit")
+    assert (stopped["event"], stopped["drained"]) == ("stopped", True)
+    expected = {
+        "event": "started",
+        "version": version("tornado-idv"),
+        "listen": [f"127.0.0.1:{process.port}"],
+        "backends": ["users"],
+        "keys": 3,
+    }
+    assert {name: started[name] for name in expected} == expected
