@@ -47,18 +47,6 @@ def test_rejected_connection_does_not_count(harness: Harness) -> None:
     assert harness.ask(ask_for("alice")).statuses == [503]
 
 
-def test_disconnected_client_does_not_time_out(make_harness: MakeHarness) -> None:
-    harness = make_harness()
-    gone = [harness.call() for _ in range(AT_ONCE)]
-    late = harness.call()
-    harness.loop.now += 9.99
-    harness.loop.settle()
-    for each in gone:
-        each.socket.vanish()
-    harness.loop.settle()
-    assert all(each.connection.deadline > late.connection.deadline for each in gone)
-
-
 def test_client_that_sends_while_those_before_it_time_out_is_not_closed(
     make_harness: MakeHarness,
 ) -> None:

@@ -223,31 +223,22 @@ def test_reload_during_a_lookup_leaves_the_connection_open(
     assert client.statuses == [404, 404]
 
 
-def test_response_to_a_lookup_during_a_drain_says_that_it_is_the_last(
-    harness: Harness, held: asyncio.Future[User | None]
-) -> None:
-    client = harness.ask(ask_for("nobody"))
-    draining = harness.loop.create_task(harness.server.drain())
-    harness.loop.settle()
-    held.set_result(None)
-    harness.loop.settle()
-    assert client.statuses == [404]
-    assert b"Connection: close\r\n" in client.socket.sent
-    harness.loop.forward(1.2)
-    assert draining.done()
-
-
-def test_connection_whose_only_request_was_a_lookup_is_closed_as_a_drain_begins(
-    harness: Harness, held: asyncio.Future[User | None]
+@pytest.mark.parametrize("answered", ["before", "during"])
+def test_connection_with_a_lookup_is_closed_in_a_drain(
+    harness: Harness, held: asyncio.Future[User | None], answered: str
 ) -> None:
     """Only a client without a response so far is waited for."""
     client = harness.ask(ask_for("nobody"))
-    held.set_result(None)
-    harness.loop.settle()
+    if answered == "before":
+        held.set_result(None)
+        harness.loop.settle()
     draining = harness.loop.create_task(harness.server.drain())
     harness.loop.settle()
-    assert client.statuses == [404]
-    assert client.socket.closed
+    if answered == "during":
+        held.set_result(None)
+        harness.loop.settle()
+    assert (client.statuses, client.socket.closed) == ([404], True)
+    assert (b"Connection: close\r\n" in client.socket.sent) is (answered == "during")
     harness.loop.forward(1.2)
     assert draining.done()
 
