@@ -282,11 +282,3 @@ def test_stale_answer_is_served_in_an_outage(harness: Harness) -> None:
     assert b"X-Idv-Nickname: @alice\r\n" in bytes(client.socket.sent)
     assert harness.access()[-1].count('"cache":"stale"') == 1
     assert harness.ask(request(X_Idv_Input="@nobody")).statuses == [503]
-
-
-def test_requests_on_one_connection_follow_each_other(harness: Harness) -> None:
-    client = harness.call()
-    for text in ("@alice", "@nobody", "@alice"):
-        client.send(request(X_Idv_Input=text))
-    client.send(request(X_Idv_Input="@alice") + request(X_Idv_Card=ALICE.card_number))
-    assert client.answers == [(200, b""), (404, b""), *[(200, b"")] * 3]
