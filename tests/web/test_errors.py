@@ -10,7 +10,7 @@ import pytest
 from tornado.web import Application, HTTPError
 
 from support.http.http_server import ignore
-from support.http.in_process import IDENTIFIERS, FakeClient, Harness, ask_for, harnesses
+from support.http.in_process import IDENTIFIERS, FakeClient, Harness, ask_for
 from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, LookupFailed, Unavailable
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.web import lookups
@@ -22,12 +22,13 @@ MakeHarness = Callable[..., Harness]
 
 
 @pytest.fixture
-def make_harness(caplog: pytest.LogCaptureFixture) -> Iterator[MakeHarness]:
-    """Harnesses for which an unhandled exception that is logged is no failure of the test."""
+def make_harness(
+    make_harness: MakeHarness, caplog: pytest.LogCaptureFixture
+) -> Iterator[MakeHarness]:
+    """An unhandled exception that is logged is no failure of the test."""
     lookups._log.propagate = False
     lookups._log.addHandler(caplog.handler)
-    with harnesses() as make:
-        yield make
+    yield make_harness
     lookups._log.removeHandler(caplog.handler)
     lookups._log.propagate = True
 

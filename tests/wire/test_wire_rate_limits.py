@@ -90,15 +90,7 @@ def test_limits_that_are_not_exceeded_change_no_response(make_harness: MakeHarne
     assert limited.access() == plain.access()
 
 
-@pytest.mark.parametrize(
-    ("data", "status"),
-    [
-        (ask_for("nobody"), 404),
-        (ask_for("a b"), 422),
-        (ask_for("alice").replace(b'{"input', b'["input'), 422),
-    ],
-    ids=["no such user", "no nickname", "no JSON object"],
-)
+@pytest.mark.parametrize(("data", "status"), [(ask_for("nobody"), 404), (ask_for("a b"), 422)])
 def test_misses_over_budget_refuse_each_lookup(make: MakeHarness, data: bytes, status: int) -> None:
     harness = make(misses="6/minute")
     assert statuses(harness, *[data] * 6, ask_for("alice")) == [status] * 6 + [429]
