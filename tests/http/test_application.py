@@ -92,24 +92,12 @@ def test_a_response_without_a_length_ends_with_the_connection(exchange: Send, ve
     assert response.endswith("\r\n\r\nonetwo")
 
 
-def test_a_response_to_http_1_0_may_keep_the_connection(exchange: Send) -> None:
-    response = exchange("GET / HTTP/1.0", "Connection: keep-alive", times=2)
-    assert response.count("HTTP/1.1 200 OK\r\n") == 2
-    assert response.count("Connection: keep-alive\r\n") >= 1
-
-
 @pytest.mark.parametrize("line", ["GET /none HTTP/1.1", "HEAD / HTTP/1.1", "GET / HTTP/1.1"])
 def test_a_response_without_a_body_needs_no_length(exchange: Send, line: str) -> None:
     """204, a response to HEAD, 304."""
     response = exchange(line, "Host: x", "If-None-Match: *", times=2)
     assert response.count("HTTP/1.1 ") == 2
     assert response.endswith("\r\n\r\n")
-
-
-def test_an_unknown_path_is_the_application_s_own_404(exchange: Send) -> None:
-    response = exchange("GET /elsewhere HTTP/1.1", "Host: x")
-    assert response.startswith("HTTP/1.1 404 Not Found\r\n")
-    assert "<html>" in response
 
 
 @pytest.mark.parametrize("reason", ["OK\rX: y", "OK\nX: y"])

@@ -13,12 +13,7 @@ import pytest
 from support.http.certificate import SELF_SIGNED
 from support.http.in_process import ask_for
 from support.processes.process import ServiceProcess, eventually, running
-from support.processes.process_usage import (
-    anonymous_memory,
-    descriptors,
-    open_descriptors,
-    wait_until_idle,
-)
+from support.processes.process_usage import anonymous_memory, descriptors, wait_until_idle
 from support.processes.service import KEY
 
 pytestmark = pytest.mark.slow
@@ -134,29 +129,6 @@ class Greedy:
                 self._rest = self._rest[self._sock.send(self._rest) :] or memoryview(self._data)
                 sent = True
         return sent
-
-
-def test_silent_tls_clients_do_not_block_others(tmp_path: Path) -> None:
-    with served(tmp_path, TLS) as service, ExitStack() as stack:
-        trust = trusting(tmp_path)
-
-        def ask() -> bytes:
-            return status(stack.enter_context(connected(service, trust)))
-
-        kept = stack.enter_context(connected(service, trust))
-        assert status(kept) == b"200"
-        most = 0
-        for number in range(SILENT):
-            stack.enter_context(connected(service, None))
-            if number % 4 == 0:
-                most = max(most, open_descriptors(service.process.pid))
-            if number % 100 == 0:
-                assert ask() == b"200"
-        assert status(kept) == b"200"
-        assert ask() == b"200"
-        assert most < DESCRIPTORS - 48
-        eventually(lambda: open_descriptors(service.process.pid) < 40)
-        assert ask() == b"200"
 
 
 def test_more_clients_than_descriptors_get_503_and_are_closed(tmp_path: Path) -> None:
