@@ -2,95 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 
-from support.databases.postgres_server import ALICE, Database
-from support.databases.postgres_server import stopped as stopped_postgres
-from support.databases.redis_server import running_server
+from support.databases.postgres_server import ALICE, Database, stopped
 from support.http.metrics import scrape
 from support.processes.admin import ask_admin
 from support.processes.process import eventually
 from support.processes.service import CONFIG, Client, serving
 from tornado_idv.service.service import Service
 
-pytestmark = pytest.mark.slow
+
+def status(service: Service) -> Any:
+    return ask_admin(service, "/status.json").json
 
 
-class Source(NamedTuple):
-    """The source of a backend, which has one user; ``stopped`` takes it away meanwhile."""
-
-    options: str
-    stopped: Callable[[], AbstractContextManager[None]]
-
-
-@pytest.fixture
-def postgres(database: Database) -> Source:
+@pytest.mark.slow
+def test_stopped_server_degrades_the_service_until_it_is_connected_without_a_lookup(
+    database: Database, tmp_path: Path
+) -> None:
+    """Also with an open circuit breaker; else a replica without traffic would stay degraded."""
     database.write(ALICE)
-    return Source(f"kind: postgres, dsn: '{database.dsn}'", lambda: stopped_postgres(database))
-
-
-@pytest.fixture
-def redis() -> Iterator[Source]:
-    with running_server() as server:
-        server.write(ALICE)
-
-        @contextmanager
-        def stopped() -> Iterator[None]:
-            server.stop()
-            yield
-            server.start()
-            server.write(ALICE)
-            server.run("SET", "ready", server.run_id)  # another value is one of before the restart
-
-        yield Source(f"kind: redis, url: '{server.url}'", stopped)
-
-
-@pytest.fixture(params=["postgres", "redis"])
-def server(request: pytest.FixtureRequest) -> Source:
-    found: Source = request.getfixturevalue(request.param)
-    return found
-
-
-def serving_from(source: Source, folder: Path) -> AbstractContextManager[Service]:
-    backend = f"  - {{name: crm, {source.options}, breaker: {{open_for: 100ms}}}}\n"
-    return serving(f"{CONFIG}{backend}admin: {{port: 0}}\n", folder)
-
-
-def is_ready(service: Service) -> bool:
-    return bool(ask_admin(service, "/health/ready").json["status"] == "ready")
-
-
-def test_a_source_that_is_away_at_the_start_is_visible_without_a_lookup(
-    server: Source, tmp_path: Path
-) -> None:
+    options = f"kind: postgres, dsn: '{database.dsn}', breaker: {{open_for: 100ms}}"
+    config = f"{CONFIG}  - {{name: crm, {options}}}\nadmin: {{port: 0}}\n"
     with ExitStack() as running:
-        with server.stopped():
-            service = running.enter_context(serving_from(server, tmp_path))
-            health = ask_admin(service, "/health/ready").json
-            (backend,) = ask_admin(service, "/status.json").json["backends"]
-            value = scrape(service)
-        assert health["degraded"] == ["backend crm"]
-        assert "cannot be reached" in backend["problem"]
-        assert value("idv_degraded", part="backend crm") == 1
-        eventually(lambda: Client(service.port).by_input("@alice").status == 200)
-        eventually(lambda: is_ready(service))
-
-
-def test_a_source_that_is_connected_again_is_available_without_a_lookup(
-    postgres: Source, tmp_path: Path
-) -> None:
-    """Also one whose circuit breaker has opened; else a replica without traffic stays degraded."""
-    with serving_from(postgres, tmp_path) as service:
-        client = Client(service.port)
-        with postgres.stopped():
+        with stopped(database):
+            service = running.enter_context(serving(config, tmp_path))
+            assert status(service)["degraded"] == ["backend crm"]
+            assert "cannot be reached" in status(service)["backends"][0]["problem"]
+            assert scrape(service)("idv_degraded", part="backend crm") == 1
             for name in "bcdefghijk":
-                assert client.by_input(f"@{name}").status == 503
-            assert not is_ready(service)
-        eventually(lambda: is_ready(service))
-        (backend,) = ask_admin(service, "/status.json").json["backends"]
+                assert Client(service.port).by_input(f"@{name}").status == 503
+        eventually(lambda: status(service)["status"] == "ready")
+        (backend,) = status(service)["backends"]
         assert (backend["available"], backend["failing_since"]) == (True, None)
