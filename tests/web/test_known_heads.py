@@ -92,16 +92,3 @@ def test_bodies_take_no_more_memory_than_their_bound(
         [tracemalloc.Filter(inclusive=True, filename_pattern=file) for file in files]
     )
     assert bound * pad < sum(trace.size for trace in ours.traces) < bound * most
-
-
-def test_client_that_leaves_during_a_lookup_does_no_harm(harness: Harness) -> None:
-    """Its answer is cached nevertheless."""
-    client = harness.call()
-    client.socket.arrive(ask_for("nobody"))
-    harness.loop.turn()
-    client.socket.vanish()
-    harness.loop.settle()
-    assert (client.statuses, client.socket.misuse) == ([], [])
-    asked = harness.users.asked
-    assert harness.ask(ask_for("nobody")).statuses == [404]
-    assert harness.users.asked == asked

@@ -10,7 +10,6 @@ from urllib.parse import unquote
 import pytest
 
 from support.http.in_process import ALICE, Harness, harnesses
-from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.service import (
     CARDS_ONLY_KEY,
     CONFIG,
@@ -233,17 +232,6 @@ def test_limits_count_requests_and_misses(folder: Path) -> None:
     with serving(limits + ENABLED + USERS, folder) as service:
         client = Client(service.port)
         assert [verify(client, INPUT).status for _ in range(7)] == [200] * 6 + [429]
-
-
-def test_operation_has_its_name_in_metrics_and_status(folder: Path) -> None:
-    config = WITH_ADMIN.replace("port: 0,", "port: 0, verify: true,", 1)
-    with serving(config, folder) as service:
-        verify(Client(service.port), {"X-Idv-Input": "@nobody"})
-        metrics = ask_admin(service, "/metrics").body.decode()
-        status = ask_admin(service, "/status.json").json
-    assert 'idv_requests_total{code="' in metrics
-    assert 'operation="verify"' in metrics
-    assert list(status["requests"]) == ["verify"]
 
 
 def request(**fields: str) -> bytes:
