@@ -78,20 +78,6 @@ def test_key_store_that_cannot_be_read_is_degraded(tmp_path: Path) -> None:
     assert reply.json["key_store"]["error"]
 
 
-def test_liveness_of_the_public_listener(tmp_path: Path) -> None:
-    config = WITH_ADMIN.replace("port: 0,", "port: 0, base_path: /x, health_path: /healthz,", 1)
-    with serving(config, tmp_path) as service:
-        client = Client(service.port)
-        reply = client.send("GET", "/healthz", {"Host": "x"})
-        assert (reply.status, reply.body) == (200, b'{"status":"ok"}')
-        assert reply.headers["content-type"] == "application/json"
-        assert reply.headers["x-request-id"]
-        wrong = client.send("POST", "/healthz", {"Host": "x"})
-        assert (wrong.status, wrong.headers["allow"]) == (405, "GET, HEAD")
-        wrong = client.send("GET", "/x/api/v1/identify/url", {"Host": "x"})
-        assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
-
-
 @pytest.mark.parametrize(
     ("record", "dropped"),
     [

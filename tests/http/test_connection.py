@@ -113,20 +113,6 @@ async def test_a_closed_server_is_released() -> None:
     assert released() is None
 
 
-async def test_request_is_dispatched_once() -> None:
-    """Whatever would have the next one begun while it is under way."""
-    async with connected_client() as client:
-        client.control.may_answer.clear()
-        client.send(POST + POST)
-        await asyncio.wait_for(client.control.begun.wait(), 5)
-        (connection,) = client.connections
-        connection.resume_writing()
-        connection.resume()
-        assert len(client.control.asked) == 1
-        client.control.may_answer.set()
-        assert [await client.status(), await client.status()] == [200, 200]
-
-
 async def test_last_response_to_a_half_closed_pipeline_says_that_it_is_the_last() -> None:
     async with connected_client() as client:
         client.send(POST * 3)

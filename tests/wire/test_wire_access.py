@@ -126,6 +126,7 @@ def test_line_says_that_an_answer_was_stale(harness: Harness) -> None:
 
 
 def test_timed_out_and_excess_connections_are_logged(harness: Harness) -> None:
+    """But no silent one that is closed."""
     harness.ask(ask_for("alice")[:20])
     harness.call()
     harness.call()
@@ -134,9 +135,3 @@ def test_timed_out_and_excess_connections_are_logged(harness: Harness) -> None:
         (503, "overloaded"),
         (408, "request_timeout"),
     ]
-
-
-def test_silent_disconnect_is_not_logged(harness: Harness) -> None:
-    harness.call()
-    harness.loop.forward(10.2)
-    assert lines(harness) == []
