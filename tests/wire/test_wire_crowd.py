@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from math import inf
 
 import pytest
 
@@ -45,6 +46,14 @@ def test_rejected_connection_does_not_count(harness: Harness) -> None:
     harness.loop.settle()
     assert harness.ask(ask_for("alice")).statuses == [200]
     assert harness.ask(ask_for("alice")).statuses == [503]
+
+
+def test_disconnected_client_does_not_time_out(make_harness: MakeHarness) -> None:
+    harness = make_harness()
+    gone = harness.call()
+    gone.socket.vanish()
+    harness.loop.settle()
+    assert gone.connection.deadline == inf
 
 
 def test_client_that_sends_while_those_before_it_time_out_is_not_closed(
