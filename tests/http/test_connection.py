@@ -113,6 +113,19 @@ async def test_a_closed_server_is_released() -> None:
     assert released() is None
 
 
+async def test_half_closed_connection_is_answered_and_closed() -> None:
+    async with connected_client() as client:
+        client.control.may_answer.clear()
+        client.send(POST)
+        client.writer.write_eof()
+        await asyncio.wait_for(client.control.begun.wait(), 5)
+        (connection,) = client.connections
+        await until(lambda: connection._eof)
+        client.control.may_answer.set()
+        assert b"Connection: close\r\n" in await client.rest()
+        await client.forgotten()
+
+
 async def test_last_response_to_a_half_closed_pipeline_says_that_it_is_the_last() -> None:
     async with connected_client() as client:
         client.send(POST * 3)
