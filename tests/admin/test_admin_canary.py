@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
-from idv_yaml.backend import YamlBackend
 from support.http.metrics import scrape
 from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.process import eventually
-from support.processes.service import FIXTURE, Client, serving, serving_here
+from support.processes.service import FIXTURE, Client, serving
 from tornado_idv.service.service import Service
 
 pytestmark = pytest.mark.slow
@@ -48,26 +46,6 @@ def test_lost_canary_makes_the_service_degraded_without_traffic(tmp_path: Path) 
         (tmp_path / "config.yaml").write_text(CONFIG.replace("0s}", "1s}"), encoding="utf-8")
         assert ask_admin(service, "/reload", {}).status == 200
         eventually(lambda: state(service) == "degraded")
-
-
-async def test_lookup_of_the_canary_ends_when_the_service_stops(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
-
-    async def hang(*_: object) -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    monkeypatch.setattr(YamlBackend, "find", hang)
-    (tmp_path / "users.yaml").write_text(FIXTURE + BIRD, encoding="utf-8")
-    async with serving_here(CONFIG.replace("users.yaml,", "users.yaml, timeout: 9s,"), tmp_path):
-        await asyncio.wait_for(begun.wait(), 5)
-    await asyncio.wait_for(ended.wait(), 5)
-    assert [each for each in caplog.records if each.levelname in {"ERROR", "WARNING"}] == []
 
 
 def test_lost_canary_makes_404_a_503_until_it_is_found_again(tmp_path: Path) -> None:

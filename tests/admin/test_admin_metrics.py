@@ -17,7 +17,7 @@ from idv_yaml.backend import YamlBackend
 from support.http.metrics import scrape
 from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.proxies import find_tool
-from support.processes.service import CONFIG, KEY, Client, serving
+from support.processes.service import CONFIG, KEY, Client, lookup_request, serving
 from tornado_idv.keys import ring
 from tornado_idv.keys.token import issue
 from tornado_idv.service.service import Service
@@ -151,22 +151,19 @@ def test_failing_backend_is_counted_and_its_breaker_shown(tmp_path: Path) -> Non
     assert (crm["name"], crm["available"], crm["breaker"]) == ("crm", False, "open")
     assert 2880 <= crm["next_probe_s"] <= 4320
     assert crm["failing_since"].endswith("Z")
+    assert crm["last_error_at"].endswith("Z")
     assert crm["last_error"]
+    assert value("idv_degraded", part="backend crm") == 1
 
 
-def test_evictions_are_counted(tmp_path: Path) -> None:
-    with serving(f"{WITH_ADMIN}cache: {{max_negative_entries: 2}}\n", tmp_path) as service:
+def test_evictions_and_open_connections_are_shown(tmp_path: Path) -> None:
+    config = f"{WITH_ADMIN}cache: {{max_negative_entries: 2}}\n"
+    with serving(config, tmp_path) as service, Client(service.port).connection() as connection:
         for name in "abcde":
-            Client(service.port).by_input(f"@{name}")
+            connection.send(lookup_request(f"@{name}"))
+            assert connection.read_reply()
         value = scrape(service)
     assert value("idv_cache_evictions_total") == 3
-
-
-def test_open_connections_are_shown_by_state(service: Service) -> None:
-    with socket.create_connection(("127.0.0.1", service.port)) as sock:
-        sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert sock.recv(10)
-        value = scrape(service)
     assert value("idv_connections", state="idle") == 1
 
 
@@ -225,17 +222,12 @@ def test_keys_that_have_expired_give_way_to_those_that_expire_next(
     assert value("idv_key_expiry_timestamp_seconds", key="expired") == 0
 
 
-def test_service_without_a_shared_cache_has_no_figures_of_it(service: Service) -> None:
-    text = ask_admin(service, "/metrics").body.decode()
-    samples = [each for each in text.splitlines() if each.startswith("idv_shared_cache_")]
-    assert samples == []
-
-
-def test_empty_fixture_is_shown_as_such(tmp_path: Path) -> None:
+def test_empty_fixture_is_shown_and_a_shared_cache_only_if_there_is_one(tmp_path: Path) -> None:
     (tmp_path / "users.yaml").write_text("users: []\n", encoding="utf-8")
     with serving(WITH_ADMIN, tmp_path) as service:
         text = ask_admin(service, "/metrics").body.decode()
     assert 'idv_fixture_users{backend="users"} 0.0\n' in text
+    assert "\nidv_shared_cache_" not in text
 
 
 def test_openmetrics_is_sent_where_it_is_accepted(service: Service) -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import cast
 
 import pytest
 from tornado.httputil import HTTPHeaders, ResponseStartLine
-from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler, stream_request_body
 
-from support.http.http_server import ignore, reject
-from tornado_idv.http.connection_table import HttpLimits
+from support.http.http_server import ignore
+from support.http.in_process import Harness
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
-from tornado_idv.http.server import HttpServer
-from tornado_idv.http.serving import Serving
 
 
 class Whole(RequestHandler):
@@ -54,31 +49,23 @@ class Upload(RequestHandler):
         self.finish(f"{self.received} bytes")
 
 
-@asynccontextmanager
-async def serving() -> AsyncIterator[int]:
-    app = Application(
-        [("/", Whole), ("/stream", Streamed), ("/none", NoContent), ("/upload", Upload)],
-        log_function=ignore,
-    )
-    server = HttpServer(Serving(app, reject, HttpLimits(idle_timeout=5.0)))
-    sock, port = bind_unused_port()
-    await server.listen([sock])
-    try:
-        yield port
-    finally:
-        server.close()
+APP = Application(
+    [("/", Whole), ("/stream", Streamed), ("/none", NoContent), ("/upload", Upload)],
+    log_function=ignore,
+)
+Send = Callable[..., str]
 
 
-async def exchange(*lines: str, body: str = "", times: int = 1) -> str:
-    """All that is sent back to a request, and to its repetitions on the same connection."""
-    async with serving() as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+@pytest.fixture
+def exchange(make_harness: Callable[..., Harness]) -> Send:
+    """Return what gives all that is sent back to a request and its repetitions."""
+
+    def run(*lines: str, body: str = "", times: int = 1) -> str:
         request = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", body])
-        writer.write(request.encode() * times)
-        writer.write_eof()
-        response = await asyncio.wait_for(reader.read(), 5)
-        writer.close()
-    return response.decode("latin-1")
+        client = make_harness(app=APP).ask(request.encode() * times)
+        return client.socket.sent.decode("latin-1")
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -90,39 +77,27 @@ async def exchange(*lines: str, body: str = "", times: int = 1) -> str:
     ],
     ids=["arguments", "form", "body in parts"],
 )
-async def test_request_reaches_a_handler(line: str, body: str, response: str) -> None:
+def test_request_reaches_a_handler(exchange: Send, line: str, body: str, response: str) -> None:
     form = "Content-Type: application/x-www-form-urlencoded"
-    received = await exchange(f"{line} HTTP/1.1", "Host: x", form, body=body)
+    received = exchange(f"{line} HTTP/1.1", "Host: x", form, body=body)
     assert received.startswith("HTTP/1.1 200 OK\r\n")
     assert received.endswith(f"\r\n\r\n{response}")
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-async def test_a_response_without_a_length_ends_with_the_connection(version: str) -> None:
+def test_a_response_without_a_length_ends_with_the_connection(exchange: Send, version: str) -> None:
     line = f"GET /stream HTTP/{version}"
-    response = await exchange(line, "Host: x", "Connection: keep-alive", times=2)
+    response = exchange(line, "Host: x", "Connection: keep-alive", times=2)
     assert response.count("Connection: close\r\n") == response.count("HTTP/1.1 ") == 1
     assert response.endswith("\r\n\r\nonetwo")
 
 
-async def test_a_response_to_http_1_0_may_keep_the_connection() -> None:
-    response = await exchange("GET / HTTP/1.0", "Connection: keep-alive", times=2)
-    assert response.count("HTTP/1.1 200 OK\r\n") == 2
-    assert response.count("Connection: keep-alive\r\n") >= 1
-
-
 @pytest.mark.parametrize("line", ["GET /none HTTP/1.1", "HEAD / HTTP/1.1", "GET / HTTP/1.1"])
-async def test_a_response_without_a_body_needs_no_length(line: str) -> None:
+def test_a_response_without_a_body_needs_no_length(exchange: Send, line: str) -> None:
     """204, a response to HEAD, 304."""
-    response = await exchange(line, "Host: x", "If-None-Match: *", times=2)
+    response = exchange(line, "Host: x", "If-None-Match: *", times=2)
     assert response.count("HTTP/1.1 ") == 2
     assert response.endswith("\r\n\r\n")
-
-
-async def test_an_unknown_path_is_the_application_s_own_404() -> None:
-    response = await exchange("GET /elsewhere HTTP/1.1", "Host: x")
-    assert response.startswith("HTTP/1.1 404 Not Found\r\n")
-    assert "<html>" in response
 
 
 @pytest.mark.parametrize("reason", ["OK\rX: y", "OK\nX: y"])

@@ -111,16 +111,6 @@ def test_invalid_chunk_is_rejected(data: bytes, code: int) -> None:
     assert caught.value.status == code
 
 
-def test_a_body_may_be_as_large_as_the_limit() -> None:
-    data = b"20\r\n" + b"x" * 32 + b"\r\n20\r\n" + b"y" * 32 + b"\r\n0\r\n\r\n"
-    assert take([data]) == (b"x" * 32 + b"y" * 32, b"")
-
-
-def test_incomplete_body_is_awaited() -> None:
-    assert take([b"5\r\nhel"]) == (None, b"5\r\nhel")
-    assert take([b"5\r\nhello\r\n0\r\nX: y\r\n"]) == (None, b"")
-
-
 def test_a_large_body_may_come_in_chunks_of_one_byte() -> None:
     body = b"x" * 16 * 1024
     data = b"1\r\nx\r\n" * len(body) + b"0\r\n\r\n"

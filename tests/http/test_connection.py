@@ -7,63 +7,62 @@ import gc
 import os
 import socket
 import weakref
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from support.http.http_server import LIMITS, POST, connected_client, until
-from tornado_idv.http.connection_table import State
+from support.http.http_server import POST, connected_client, reject, until
+from support.http.in_process import FakeSocket, Harness, ask_for
+from tornado_idv.http.connection_table import HttpLimits, State
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
+from tornado_idv.http.serving import Serving
 
 LARGE = b"x" * 1_000_000
+LOOKUP = ask_for("alice")
 
 
 @pytest.mark.parametrize(
-    ("sent", "seconds", "reported"),
-    [(b"", 10.0, b""), (POST[:20], 10.0, b"HTTP/1.1 408"), (POST[:-1], 5.0, b"HTTP/1.1 408")],
-    ids=["nothing", "half a head", "half a body"],
-)
-async def test_silent_connection_times_out(sent: bytes, seconds: float, reported: bytes) -> None:
-    """The keep-alive timeout is not for the first request."""
-    async with connected_client(replace(LIMITS, keep_alive_timeout=75.0)) as client:
-        client.send(sent)
-        await until(lambda: client.connections)
-        (connection,) = client.connections
-        await until(lambda: (connection.state is State.IDLE) is (sent == b""))
-        await asyncio.sleep(0)  # it has its turn
-        client.clock.forward(seconds + 0.5)
-        assert (await client.rest())[:12] == reported
-        client.clock.forward(1.5)
-        await client.forgotten()
-
-
-@pytest.mark.parametrize(
-    ("first", "then", "seconds", "reported"),
+    ("pieces", "seconds", "statuses"),
     [
-        (POST, b"", 75.0, b""),
-        (POST, POST[:20], 10.0, b"HTTP/1.1 408"),
-        (POST + POST[:20], b"", 10.0, b"HTTP/1.1 408"),
+        ([], 10.0, []),
+        ([LOOKUP[:20]], 10.0, [408]),
+        ([LOOKUP[:-1]], 5.0, [408]),
+        ([LOOKUP], 75.0, [200]),
+        ([LOOKUP, LOOKUP[:20]], 10.0, [200, 408]),
+        ([LOOKUP + LOOKUP[:20]], 10.0, [200, 408]),
     ],
-    ids=["nothing", "half a head", "at once"],
+    ids=["nothing", "half a head", "half a body", "keep-alive", "then half a head", "at once"],
 )
-async def test_keep_alive_timeout_is_the_time_between_two_requests(
-    first: bytes, then: bytes, seconds: float, reported: bytes
+def test_connection_times_out(
+    make_harness: Callable[..., Harness], pieces: list[bytes], seconds: float, statuses: list[int]
 ) -> None:
-    """Not the time to complete the next one."""
-    async with connected_client(replace(LIMITS, keep_alive_timeout=75.0)) as client:
-        client.send(first)
-        assert await client.status() == 200
-        client.send(then)
-        (connection,) = client.connections
-        state = State.READING if reported else State.IDLE
-        await until(lambda: connection.state is state)
-        await client.clock.advance(seconds - 1.0)
-        assert connection.state is not State.CLOSING
-        client.clock.forward(1.5)
-        assert (await client.rest())[:12] == reported
+    """The keep-alive timeout is the time between two requests, not that to complete the next."""
+    limits = HttpLimits(idle_timeout=10.0, body_timeout=5.0, keep_alive_timeout=75.0)
+    harness = make_harness(limits=limits)
+    client = harness.ask(*pieces)
+    harness.loop.forward(seconds - 0.5)
+    assert not client.socket.closed
+    harness.loop.forward(1.0)
+    assert (client.statuses, client.socket.closed) == (statuses, True)
+    harness.loop.forward(1.5)
+    assert client.socket.lost
+
+
+def test_connection_that_is_being_accepted_gets_the_new_limits(
+    make_harness: Callable[..., Harness],
+) -> None:
+    """Its protocol is made before its handshake, which may take longer than a reload."""
+    harness = make_harness()
+    connection = harness.server.connect()
+    harness.server.replace(Serving(harness.app, reject, HttpLimits(max_body=1)))
+    accepted = FakeSocket(harness.loop, connection, "127.0.0.1")
+    harness.loop.call_soon(connection.connection_made, accepted)
+    accepted.arrive(LOOKUP)
+    harness.loop.settle()
+    assert accepted.sent.startswith(b"HTTP/1.1 413 ")
 
 
 async def test_streamed_response_has_time_between_its_parts() -> None:
@@ -114,34 +113,6 @@ async def test_a_closed_server_is_released() -> None:
     assert released() is None
 
 
-async def test_request_is_dispatched_once() -> None:
-    """Whatever would have the next one begun while it is under way."""
-    async with connected_client() as client:
-        client.control.may_answer.clear()
-        client.send(POST + POST)
-        await asyncio.wait_for(client.control.begun.wait(), 5)
-        (connection,) = client.connections
-        connection.resume_writing()
-        connection.resume()
-        assert len(client.control.asked) == 1
-        client.control.may_answer.set()
-        assert [await client.status(), await client.status()] == [200, 200]
-
-
-async def test_response_to_a_disconnected_client_is_discarded() -> None:
-    async with connected_client() as client:
-        client.control.may_answer.clear()
-        client.send(POST)
-        await asyncio.wait_for(client.control.begun.wait(), 5)
-        client.writer.transport.get_extra_info("socket").setsockopt(
-            socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"
-        )
-        client.writer.transport.abort()
-        await asyncio.wait_for(client.control.left.wait(), 5)
-        client.control.may_answer.set()
-        await client.forgotten()
-
-
 async def test_half_closed_connection_is_answered_and_closed() -> None:
     async with connected_client() as client:
         client.control.may_answer.clear()
@@ -156,7 +127,6 @@ async def test_half_closed_connection_is_answered_and_closed() -> None:
 
 
 async def test_last_response_to_a_half_closed_pipeline_says_that_it_is_the_last() -> None:
-    """After every other one; what follows it is no whole request."""
     async with connected_client() as client:
         client.send(POST * 3)
         client.writer.write_eof()
@@ -171,15 +141,6 @@ async def test_connection_half_closed_within_a_request_is_closed() -> None:
         client.send(POST[:-1])
         client.writer.write_eof()
         assert await client.rest() == b""
-
-
-async def test_data_after_a_rejected_request_is_discarded() -> None:
-    async with connected_client() as client:
-        client.send(b"NONSENSE\r\n\r\n")
-        await until(lambda: any(each.state is State.CLOSING for each in client.connections))
-        client.send(POST)
-        assert (await client.rest()).count(b"HTTP/1.1") == 1
-        assert client.control.asked == []
 
 
 async def test_client_that_sends_ahead_of_a_rejected_request_gets_its_response() -> None:
@@ -225,24 +186,11 @@ async def test_drain_waits_for_started_requests() -> None:
         await asyncio.wait_for(drained, 5)
 
 
-async def test_drain_closes_the_connection_after_the_current_response() -> None:
+async def test_drain_completes_only_the_current_request() -> None:
+    """A connection that was accepted before has a second for its first request."""
     async with connected_client() as client:
         client.control.may_answer.clear()
         client.send(POST + POST)
-        await asyncio.wait_for(client.control.begun.wait(), 5)
-        drained = asyncio.ensure_future(client.server.drain())
-        await until(lambda: client.is_draining)
-        client.control.may_answer.set()
-        answers = await client.rest()
-        assert answers.count(b"Connection: close\r\n") == answers.count(b"HTTP/1.1 200") == 1
-        client.writer.close()
-        await asyncio.wait_for(drained, 5)
-
-
-async def test_connection_accepted_before_a_drain_has_a_second_for_its_request() -> None:
-    async with connected_client() as client:
-        client.control.may_answer.clear()
-        client.send(POST)
         await asyncio.wait_for(client.control.begun.wait(), 5)
         drained = asyncio.ensure_future(client.server.drain())
         await until(lambda: client.is_draining)
@@ -254,7 +202,8 @@ async def test_connection_accepted_before_a_drain_has_a_second_for_its_request()
         assert await loop.run_in_executor(None, ours.recv, 1) == b""
         ours.close()
         client.control.may_answer.set()
-        await client.rest()
+        answers = await client.rest()
+        assert answers.count(b"Connection: close\r\n") == answers.count(b"HTTP/1.1 200") == 1
         client.writer.close()
         await asyncio.wait_for(drained, 5)
 

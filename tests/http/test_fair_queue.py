@@ -54,24 +54,13 @@ async def test_an_idle_service_resumes_one_per_iteration_in_order() -> None:
 
 
 async def test_a_busy_service_resumes_one_more_for_each_millisecond() -> None:
-    harness = Harness()
-    harness.enqueue(*map(str, range(100)))
-    assert len(await harness.iterate(other_work=30 * MS)) == 31
-    assert len(await harness.iterate(other_work=10 * MS)) == 11
-    assert len(await harness.iterate()) == 1
-
-
-async def test_work_before_the_queue_was_used_does_not_count() -> None:
+    """Of work since the queue was used, and a bounded number after the process was suspended."""
     harness = Harness()
     harness.timer.now += 1.0
     harness.enqueue(*map(str, range(100)))
-    assert len(await harness.iterate()) == 1
-
-
-async def test_a_suspended_process_resumes_a_bounded_number() -> None:
-    harness = Harness()
-    harness.enqueue(*map(str, range(100)))
-    assert len(await harness.iterate(other_work=3600.0)) == pytest.approx(50, abs=2)
+    work = (0.0, 30 * MS, 10 * MS, 0.0, 3600.0)
+    resumed = [len(await harness.iterate(each)) for each in work]
+    assert resumed == [1, 31, 11, 1, pytest.approx(50, abs=2)]
 
 
 async def test_a_budget_is_used_in_each_iteration() -> None:

@@ -92,11 +92,6 @@ def test_keep_alive_without_a_declared_body_depends_on_the_method(
     assert read("Host: x", line=f"{method} / HTTP/1.1").keep_alive is stays
 
 
-def test_upgrade_is_ignored() -> None:
-    head = read("Host: x", "Connection: upgrade", "Upgrade: h2c", line="GET / HTTP/1.1")
-    assert (head.keep_alive, head.content_length) == (True, 0)
-
-
 def test_unknown_method_is_left_to_the_route() -> None:
     head = read("Content-Length: 5", line="BREW http://x/tea HTTP/1.1")
     assert tuple(head.start_line) == ("BREW", "/tea", "HTTP/1.1")

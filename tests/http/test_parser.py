@@ -40,16 +40,6 @@ def test_any_segmentation_gives_the_same_requests(cuts: list[int], between: byte
     assert parser.is_empty
 
 
-def test_no_body_can_be_read_before_a_head() -> None:
-    parser = RequestParser(1024)
-    assert parser.read_body() is None
-    parser.feed(FIRST[:-1])
-    assert parser.has_head
-    assert parser.read_head() is not None
-    assert parser.read_body() is None
-    assert not parser.is_empty
-
-
 def test_request_is_skipped_within_what_is_buffered() -> None:
     """As one that is served without being parsed."""
     parser = RequestParser(1024)
@@ -57,15 +47,6 @@ def test_request_is_skipped_within_what_is_buffered() -> None:
     parser.skip(len(FIRST))
     assert parser.has_head
     assert requests(parser, b"") == [("/b", b"hi"), ("/c", b"")]
-
-
-def test_empty_line_is_ignored() -> None:
-    parser = RequestParser(1024)
-    for piece in (b"\r\n", b"\r", b"\n"):
-        parser.feed(piece)
-        assert not parser.has_started
-        assert not parser.has_head
-    assert parser.is_empty
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 20])

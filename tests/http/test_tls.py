@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import http.client
-import json
 import os
 import socket
 import ssl
@@ -18,57 +16,28 @@ import pytest
 from tornado.testing import bind_unused_port
 
 from support.http.certificate import SELF_SIGNED
-from support.http.http_server import LIMITS, POST, Contexts, connected_client, until
-from support.processes.service import CONFIG, FIXTURE, KEY, serving
+from support.http.http_server import LIMITS, POST, Contexts, connected_client, reject, until
 from tornado_idv.config.settings import TlsSettings
 from tornado_idv.errors import StartError
+from tornado_idv.http.serving import Serving
 from tornado_idv.http.tls_acceptor import TlsAcceptor
 from tornado_idv.service.sockets import tls_context
-
-TLS = "server: {port: 0, tls: {cert_file: tls.pem, key_file: tls.pem}}"
-BACKENDS = "  - {name: users, kind: yaml, path: users.yaml}\n"
-
-
-def configured(folder: Path, pem: str) -> str:
-    """Writes the fixture and the certificate; gives the configuration that names them."""
-    (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    (folder / "tls.pem").write_text(pem, encoding="utf-8")
-    lines = [TLS if line.startswith("server:") else line for line in CONFIG.splitlines()]
-    return "\n".join([*lines, BACKENDS])
-
-
-def test_a_user_is_found_over_tls(tmp_path: Path) -> None:
-    with serving(configured(tmp_path, SELF_SIGNED), tmp_path) as service:
-        assert service.url.startswith("https://127.0.0.1:")
-        trust = ssl.create_default_context(cafile=str(tmp_path / "tls.pem"))
-        client = http.client.HTTPSConnection("127.0.0.1", service.port, context=trust, timeout=10)
-        headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
-        for _ in range(2):  # the connection is kept
-            client.request("POST", "/api/v1/identify/url", '{"input": "@alice"}', headers)
-            answer = client.getresponse()
-            assert (answer.status, json.load(answer)["nickname"]) == (200, "@alice")
-        client.close()
 
 
 @pytest.mark.parametrize("pem", ["", "nonsense", SELF_SIGNED[:300]], ids=["empty", "no PEM", "cut"])
 def test_unusable_certificate_is_reported(tmp_path: Path, pem: str) -> None:
-    with (
-        pytest.raises(StartError, match="cannot be used for TLS"),
-        serving(configured(tmp_path, pem), tmp_path),
-    ):
-        pass
+    path = tmp_path / "tls.pem"
+    path.write_text(pem)
+    with pytest.raises(StartError, match="cannot be used for TLS"):
+        tls_context(TlsSettings(cert_file=path, key_file=path))
 
 
 def test_certificate_that_is_a_fifo_is_rejected(tmp_path: Path) -> None:
     """Loading it would block for ever, as nothing writes to it."""
-    text = configured(tmp_path, SELF_SIGNED)
-    (tmp_path / "tls.pem").unlink()
-    os.mkfifo(tmp_path / "tls.pem")
-    with (
-        pytest.raises(StartError, match=r"tls\.pem: cannot be read: not a regular file$"),
-        serving(text, tmp_path),
-    ):
-        pass
+    path = tmp_path / "tls.pem"
+    os.mkfifo(path)
+    with pytest.raises(StartError, match=r"tls\.pem: cannot be read: not a regular file$"):
+        tls_context(TlsSettings(cert_file=path, key_file=path))
 
 
 @pytest.fixture
@@ -104,43 +73,11 @@ def test_tls_before_1_2_is_rejected(
     assert made.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def every_suite() -> list[str]:
-    """The suites of TLS 1.2 that the library knows, without certificates or encryption, too."""
-    context = ssl.create_default_context()
-    context.set_ciphers("ALL:COMPLEMENTOFALL:@SECLEVEL=0")
-    return [each["name"] for each in context.get_ciphers() if each["protocol"] != "TLSv1.3"]
-
-
-def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Make a connection in memory; raises `ssl.SSLError` if they have no suite in common."""
-    one, other = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [
-        server.wrap_bio(one, other, server_side=True),
-        client.wrap_bio(other, one, server_hostname="127.0.0.1"),
-    ]
-    while ends:
-        for end in reversed(ends[:]):
-            with suppress(ssl.SSLWantReadError):
-                end.do_handshake()
-                ends.remove(end)
-
-
 def test_tls_1_2_has_suites_with_authenticated_encryption_alone(contexts: Contexts) -> None:
-    server, client_tls = contexts
-    client_tls.maximum_version = ssl.TLSVersion.TLSv1_2
-    accepted = set()
-    for name in every_suite():
-        client_tls.set_ciphers(f"{name}:@SECLEVEL=0")
-        with suppress(ssl.SSLError):
-            shake_hands(server, client_tls)
-            accepted.add(name)
-    assert accepted == {
-        "ECDHE-ECDSA-AES128-GCM-SHA256",
-        "ECDHE-ECDSA-AES256-GCM-SHA384",
-        "ECDHE-ECDSA-CHACHA20-POLY1305",
-    }
-    with_rsa = {each["name"] for each in server.get_ciphers() if each["protocol"] != "TLSv1.3"}
-    assert with_rsa - accepted == {each.replace("ECDSA", "RSA") for each in accepted}
+    server, _ = contexts
+    names = {each["name"] for each in server.get_ciphers() if each["protocol"] != "TLSv1.3"}
+    ciphers = ("AES128-GCM-SHA256", "AES256-GCM-SHA384", "CHACHA20-POLY1305")
+    assert names == {f"ECDHE-{kind}-{each}" for kind in ("ECDSA", "RSA") for each in ciphers}
 
 
 async def test_handshake_times_out_after_three_seconds(contexts: Contexts) -> None:
@@ -157,6 +94,21 @@ async def test_handshake_times_out_after_three_seconds(contexts: Contexts) -> No
         writer.close()
         client.send(POST)
         assert await client.status() == 200
+
+
+async def test_new_timeout_applies_to_handshakes(contexts: Contexts) -> None:
+    """A reload without a certificate leaves the last one."""
+    async with connected_client(tls=contexts) as client:
+        serving = client.server._context.serving
+        limits = replace(LIMITS, idle_timeout=1.0)
+        for tls in (contexts[0], None):
+            client.server.replace(Serving(serving.app, reject, limits), tls)
+        silent, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        _, other = await client.open("127.0.0.1", client.port)  # by then that one is accepted
+        client.clock.forward(1.5)
+        await asyncio.wait_for(ended(silent), 5)
+        for each in (writer, other):
+            each.close()
 
 
 async def test_tls_close_notify_is_not_a_half_close(

@@ -17,13 +17,17 @@ pytestmark = pytest.mark.slow
 def test_successful_health_checks_are_logged_if_configured(
     tmp_path: Path, setting: str, logged: list[int]
 ) -> None:
-    config = CONFIG.replace("port: 0,", "port: 0, health_path: /healthz,") + USERS
+    server = "port: 0, base_path: /x, health_path: /healthz,"
+    config = CONFIG.replace("port: 0,", server) + USERS
     config += f"logging: {{format: json, health_checks: {setting}}}\n"
     with running(write_config(tmp_path, config)) as service:
         client = Client(service.port)
-        assert client.send("GET", "/healthz", {"Host": "x"}).status == 200
-        assert client.send("PUT", "/healthz", {"Host": "x"}).status == 405
-        assert client.by_input("@alice").status == 200
+        reply = client.send("GET", "/healthz", {"Host": "x"})
+        assert (reply.status, reply.body) == (200, b'{"status":"ok"}')
+        assert reply.headers["content-type"] == "application/json"
+        for path, allowed in (("/healthz", "GET, HEAD"), ("/x/api/v1/identify/url", "POST")):
+            wrong = client.send("PUT", path, {"Host": "x"})
+            assert (wrong.status, wrong.headers["allow"]) == (405, allowed)
         eventually(lambda: '"route":"identify/url"' in service.read_log())
         lines = [json.loads(line) for line in service.read_log().splitlines()]
     assert [line["status"] for line in lines if line.get("route") == "health"] == logged

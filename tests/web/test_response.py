@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tornado_idv.web.response import build_response, new_request_id, valid_request_id
+from tornado_idv.web.response import build_response, valid_request_id
 
 DATE = r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT"
 
@@ -25,12 +25,6 @@ def test_a_response_is_a_status_line_header_fields_and_a_body() -> None:
         "Content-Length: 2\r\n\r\n{}",
         data,
     )
-
-
-def test_request_ids_are_unique() -> None:
-    ids = {new_request_id() for _ in range(1000)}
-    assert len(ids) == 1000
-    assert all(re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", each) for each in ids)
 
 
 def test_only_a_harmless_request_id_is_kept() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Callable
 from itertools import pairwise
+from math import inf
 
 import pytest
 
@@ -39,22 +38,6 @@ def test_rejected_connections_hold_few_descriptors(harness: Harness) -> None:
     assert [each.send(ask_for("alice")).statuses for each in taken] == [[200]] * 2
 
 
-def test_rejected_connection_gets_a_whole_response(harness: Harness) -> None:
-    *_, refused = [harness.call() for _ in range(3)]
-    head, _, body = bytes(refused.socket.sent).partition(b"\r\n\r\n")
-    assert body == b'{"status":"error","code":"overloaded","message":"Overloaded, try again"}'
-    line, *fields = head.decode().split("\r\n")
-    assert line == "HTTP/1.1 503 Service Unavailable"
-    assert {
-        "Retry-After: 1",
-        "Connection: close",
-        "Content-Type: application/json",
-        "Cache-Control: no-store",
-        "X-Content-Type-Options: nosniff",
-    } <= {*fields}
-    assert re.search(r"\r\nX-Request-ID: [\w.-]{1,64}\r\n", head.decode())
-
-
 def test_rejected_connection_does_not_count(harness: Harness) -> None:
     taken = [harness.call() for _ in range(2)]
     for _ in range(MOST):
@@ -65,24 +48,12 @@ def test_rejected_connection_does_not_count(harness: Harness) -> None:
     assert harness.ask(ask_for("alice")).statuses == [503]
 
 
-def test_connection_limit_is_logged(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    for _ in range(5):
-        harness.call()
-    logged = [record.message for record in caplog.records]
-    assert logged == ["server.max_connections reached (2): new connections get 503"] * 3
-
-
 def test_disconnected_client_does_not_time_out(make_harness: MakeHarness) -> None:
     harness = make_harness()
-    gone = [harness.call() for _ in range(AT_ONCE)]
-    late = harness.call()
-    harness.loop.now += 9.99
+    gone = harness.call()
+    gone.socket.vanish()
     harness.loop.settle()
-    for each in gone:
-        each.socket.vanish()
-    harness.loop.settle()
-    assert all(each.connection.deadline > late.connection.deadline for each in gone)
+    assert gone.connection.deadline == inf
 
 
 def test_client_that_sends_while_those_before_it_time_out_is_not_closed(
@@ -122,9 +93,13 @@ def test_timed_out_connections_are_closed_in_batches_within_a_tenth_of_a_second(
     assert not any(each.socket.closed for each in others)
 
 
-@pytest.mark.parametrize("guesses", [1, 3], ids=["one each", "several ahead"])
+@pytest.mark.parametrize(
+    ("guesses", "half_closed"),
+    [(1, False), (3, False), (1, True)],
+    ids=["one each", "several ahead", "half-closed"],
+)
 def test_many_concurrent_bad_keys_do_not_delay_other_clients(
-    guesses: int, make_harness: MakeHarness
+    make_harness: MakeHarness, guesses: int, *, half_closed: bool
 ) -> None:
     """Authenticated clients are answered before most of them, also without the fast path."""
     harness = make_harness()
@@ -132,6 +107,8 @@ def test_many_concurrent_bad_keys_do_not_delay_other_clients(
     guessers = [harness.call() for _ in range(20)]
     for guesser in guessers:
         guesser.socket.arrive(ask_for("alice", key="guessed") * guesses)
+        if half_closed:
+            guesser.socket.end()
     harness.loop.turn()
     known.socket.arrive(ask_for("nobody"))
     while len(known.statuses) == 1:
@@ -140,50 +117,8 @@ def test_many_concurrent_bad_keys_do_not_delay_other_clients(
     assert 0 < sum(len(guesser.statuses) for guesser in guessers) < 6
     harness.loop.settle()
     assert [guesser.statuses for guesser in guessers] == [[401] * guesses] * 20
-
-
-def test_authenticated_clients_do_not_wait_one_by_one(make_harness: MakeHarness) -> None:
-    harness = make_harness(fast_path=False)
-    clients = [harness.ask(ask_for("alice", key="guessed")) for _ in range(20)]
-    for client in clients:
-        client.send(ask_for("alice"))
-    for client in clients:
-        client.socket.arrive(ask_for("alice"))
-    for _ in range(3):  # in their queue, then Tornado's handlers in the next iteration
-        harness.loop.turn()
-    assert [client.statuses for client in clients] == [[401, 200, 200]] * 20
-
-
-def test_clients_answered_on_the_fast_path_do_not_wait_one_by_one(
-    make_harness: MakeHarness,
-) -> None:
-    harness = make_harness()
-    for _ in range(2):
-        harness.ask(ask_for("alice"))  # is known from now on
-    clients = [harness.ask(ask_for("alice")) for _ in range(20)]
-    for client in clients:
-        client.socket.arrive(ask_for("a b"))
-    for _ in range(3):
-        harness.loop.turn()
-    assert [client.statuses for client in clients] == [[200, 422]] * 20
-
-
-def test_half_closed_connections_with_bad_keys_do_not_delay_other_clients(
-    make_harness: MakeHarness,
-) -> None:
-    """All are answered, one after the other, though half-closed."""
-    harness = make_harness()
-    guessers = [harness.call() for _ in range(20)]
-    for guesser in guessers:
-        guesser.socket.arrive(ask_for("alice", key="guessed"))
-        guesser.socket.end()
-    for _ in range(5):
-        harness.loop.turn()
-    assert 0 < sum(len(guesser.statuses) for guesser in guessers) < 6
-    harness.loop.settle()
-    assert [guesser.statuses for guesser in guessers] == [[401]] * 20
     harness.loop.forward(1.5)
-    assert all(guesser.socket.closed for guesser in guessers)
+    assert all(guesser.socket.closed is half_closed for guesser in guessers)
 
 
 def test_queued_client_does_not_time_out(make_harness: MakeHarness) -> None:

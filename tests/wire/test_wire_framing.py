@@ -6,16 +6,10 @@ import os
 from collections import Counter
 
 import pytest
-from tornado.httputil import (
-    HTTPConnection,
-    HTTPHeaders,
-    HTTPMessageDelegate,
-    HTTPServerConnectionDelegate,
-    RequestStartLine,
-    ResponseStartLine,
-)
+from tornado.web import Application, RequestHandler
 
 from support.http.framing_spellings import framing, sample, spellings
+from support.http.http_server import ignore
 from support.http.in_process import harnesses
 
 pytestmark = pytest.mark.slow
@@ -23,46 +17,29 @@ pytestmark = pytest.mark.slow
 HARD = "WIRE_HARD" in os.environ
 
 
-class RecordingApp(HTTPServerConnectionDelegate):
-    """An application that responds immediately and records its requests."""
+class Recorder(RequestHandler):
+    """Responds at once, and records the paths of its requests."""
 
-    def __init__(self) -> None:
-        self.asked: list[str] = []
+    def initialize(self, asked: list[str]) -> None:
+        self.asked = asked
 
-    def start_request(
-        self, server_conn: object, request_conn: HTTPConnection
-    ) -> HTTPMessageDelegate:
-        return _Telling(self, request_conn)
-
-
-class _Telling(HTTPMessageDelegate):
-    def __init__(self, app: RecordingApp, connection: HTTPConnection) -> None:
-        self._app = app
-        self._connection = connection
-
-    def headers_received(
-        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
-    ) -> None:
-        assert isinstance(start_line, RequestStartLine)
-        self._app.asked.append(start_line.path)
-
-    def finish(self) -> None:
-        headers = HTTPHeaders({"Content-Length": "2"})
-        self._connection.write_headers(ResponseStartLine("HTTP/1.1", 200, "OK"), headers, b"{}")
-        self._connection.finish()
+    def post(self) -> None:
+        self.asked.append(self.request.path)
+        self.finish("{}")
 
 
 def test_no_byte_around_the_coding_gets_a_request_two_answers() -> None:
     """Each is refused, or read in the one way that every strict reader reads it."""
-    app = RecordingApp()
+    asked: list[str] = []
+    app = Application([(".*", Recorder, {"asked": asked})], log_function=ignore)
     wrong = []
     seen: Counter[str] = Counter()
     with harnesses() as new_harness:
         harness = new_harness(app=app)
         for spelling in spellings() if HARD else sample():
-            app.asked.clear()
+            asked.clear()
             client = harness.ask(spelling.data)
-            got = client.statuses, [*app.asked], client.socket.closed
+            got = client.statuses, [*asked], client.socket.closed
             seen[framing(spelling.lines)] += 1
             if got != spelling.expected:
                 wrong.append((spelling.lines, got, spelling.expected))
@@ -70,17 +47,3 @@ def test_no_byte_around_the_coding_gets_a_request_two_answers() -> None:
     assert wrong == []
     assert seen.total() >= 6 * 257 * 7 * (3 if HARD else 1)
     assert min(seen.values()) > 5, seen
-
-
-TARGETS = ["*", "//", "/?", "http://x", "/%ff", "/" + "?&=%zz;" * 200, "http://x:99?/", "/\\"]
-METHODS = ["GET", "HEAD", "POST", "OPTIONS", "DELETE", "BREW", "PRI", "CONNECT", "SOURCE"]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_and_target_gets_one_answer(method: str) -> None:
-    with harnesses() as new_harness:
-        harness = new_harness()
-        for target in TARGETS:
-            client = harness.ask(f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            answers = client.socket.sent.count(b"HTTP/1.1 ")
-            assert answers == 1, target

@@ -8,7 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
-from support.http.in_process import MALFORMED_TOKENS, SHORT_LIVED_KEY, Harness, ask_for, reachable
+from support.http.in_process import (
+    MALFORMED_TOKENS,
+    SHORT_LIVED_KEY,
+    FakeClient,
+    Harness,
+    ask_for,
+    reachable,
+)
 from support.processes.service import CARDS_ONLY_KEY, KEY
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import ByNickname, Query, User
@@ -76,14 +83,6 @@ def is_known(harness: Harness, data: bytes) -> bool:
     return harness.app.asked == before
 
 
-def test_cached_head_stores_further_bodies(harness: Harness) -> None:
-    """Of any length, and for any head of the operation."""
-    teach(harness, ask_for("alice"))
-    teach(harness, ask_for("alice", b"X-A: 1"))
-    assert is_known(harness, ask_for("alicf"))
-    assert is_known(harness, ask_for("alicfe", b"X-A: 2"))
-
-
 @pytest.mark.parametrize("data", OTHER_WAYS.values(), ids=OTHER_WAYS)
 def test_other_requests_bypass_fast_path(make_harness: Callable[..., Harness], data: bytes) -> None:
     """However often it comes, and answered as if there were no fast path."""
@@ -134,26 +133,11 @@ def test_request_with_a_known_head_is_answered_on_the_fast_path(
         assert (client.steady, client.socket.closed) == (expected.steady, expected.socket.closed)
         is_learning = time * data.count(b"POST /a") < 2
         assert (harness.app.asked > before) == is_learning
-
-
-@pytest.mark.parametrize(
-    ("fields", "version", "is_last"),
-    [
-        ((), "1.1", False),
-        ((b"Connection: close",), "1.1", True),
-        ((), "1.0", True),
-        ((b"Connection: keep-alive",), "1.0", False),
-    ],
-)
-def test_response_to_a_lookup_of_a_known_head_is_the_last_one_if_it_is_to_be(
-    harness: Harness, fields: tuple[bytes, ...], version: str, *, is_last: bool
-) -> None:
-    teach(harness, ask_for("alice", *fields, version=version))
     before = harness.app.asked
-    client = harness.ask(ask_for("nobody", *fields, version=version))
+    other = data.replace(b"alice", b"alicf")  # who has to be looked up
+    client, expected = harness.ask(other), plain.ask(other)
+    assert (client.steady, client.socket.closed) == (expected.steady, expected.socket.closed)
     assert harness.app.asked == before
-    assert len(client.answers) == 1
-    assert client.socket.closed == is_last
 
 
 @pytest.mark.parametrize("rest", [b'{"input": "@other"}', b"x" * 99])
@@ -246,31 +230,22 @@ def test_reload_during_a_lookup_leaves_the_connection_open(
     assert client.statuses == [404, 404]
 
 
-def test_response_to_a_lookup_during_a_drain_says_that_it_is_the_last(
-    harness: Harness, held: asyncio.Future[User | None]
-) -> None:
-    client = harness.ask(ask_for("nobody"))
-    draining = harness.loop.create_task(harness.server.drain())
-    harness.loop.settle()
-    held.set_result(None)
-    harness.loop.settle()
-    assert client.statuses == [404]
-    assert b"Connection: close\r\n" in client.socket.sent
-    harness.loop.forward(1.2)
-    assert draining.done()
-
-
-def test_connection_whose_only_request_was_a_lookup_is_closed_as_a_drain_begins(
-    harness: Harness, held: asyncio.Future[User | None]
+@pytest.mark.parametrize("answered", ["before", "during"])
+def test_connection_with_a_lookup_is_closed_in_a_drain(
+    harness: Harness, held: asyncio.Future[User | None], answered: str
 ) -> None:
     """Only a client without a response so far is waited for."""
     client = harness.ask(ask_for("nobody"))
-    held.set_result(None)
-    harness.loop.settle()
+    if answered == "before":
+        held.set_result(None)
+        harness.loop.settle()
     draining = harness.loop.create_task(harness.server.drain())
     harness.loop.settle()
-    assert client.statuses == [404]
-    assert client.socket.closed
+    if answered == "during":
+        held.set_result(None)
+        harness.loop.settle()
+    assert (client.statuses, client.socket.closed) == ([404], True)
+    assert (b"Connection: close\r\n" in client.socket.sent) is (answered == "during")
     harness.loop.forward(1.2)
     assert draining.done()
 
@@ -430,3 +405,81 @@ def test_lookup_past_the_cache_asks_the_backends_and_costs_a_miss(
     assert harness.ask(fresh).statuses == [200]
     assert harness.ask(fresh).statuses == [429]
     assert harness.users.asked == 4
+
+
+@pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
+@pytest.mark.parametrize("nickname", ["alice", "nobody", "a b", "nobody{}"])
+def test_id_of_the_client_that_proxies_do_not_know_is_returned_to_those_who_send_it(
+    make_harness: Callable[..., Harness], nickname: str, *, fast_path: bool
+) -> None:
+    """Also with a response from a lookup, as each of those for ever new nicknames is."""
+    harness = make_harness(fast_path=fast_path)
+    data = [
+        ask_for(nickname.format(number), b"X-IDV-Request-ID: %b" % each)
+        for number, each in enumerate((b"a", b"b", b"c", b"{}"))
+    ]
+    sent = harness.ask(*data, ask_for(nickname.format(4))).socket.sent
+    ids = [line[18:] for line in sent.split(b"\r\n") if line.startswith(b"X-IDV-Request-ID: ")]
+    assert ids == [b"a", b"b", b"c"]
+    assert sent.count(b"\r\nX-Request-ID: ") == 5
+
+
+def test_rejected_head_is_cached_once_it_was_accepted(harness: Harness) -> None:
+    client = harness.ask(ask_for("a b"), ask_for("a b"), ask_for("nob"), ask_for("nob"))
+    assert client.send(ask_for("nob")).statuses == [422, 422, 404, 404, 404]
+    assert harness.app.asked == 4
+
+
+def test_heads_of_many_kinds_of_client_of_one_key_are_known(harness: Harness) -> None:
+    """In rotation on one connection, as behind a gateway, and with another ``Host`` each time.
+
+    Also with some requests of each kind in a row.
+    """
+    kinds = [ask_for("alice", b"X-Client-%d: 1" % number) for number in range(30)]
+    client = harness.ask(*kinds, *kinds)
+    before = harness.app.asked
+    for number in range(10):
+        client.send(*(each.replace(b"Host: x", b"Host: %d.x:8080" % number) for each in kinds))
+    client.send(*(each for each in kinds for _ in range(3)))
+    assert client.statuses == [200] * 450
+    assert harness.app.asked == before
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_data_received_during_a_request_is_not_part_of_it(harness: Harness, turns: int) -> None:
+    """Though both have the same head, and the fast path is to learn what each of them meant."""
+    alice, nobody = ask_for("alice"), ask_for("nobod")
+    client = harness.ask(nobody, nobody)
+    client.socket.arrive(alice)
+    for _ in range(turns):
+        harness.loop.turn()
+    client.send(nobody)
+    client.send(alice, nobody, alice, alice)
+    assert client.statuses == [404, 404, 200, 404, 200, 404, 200, 200]
+    assert harness.ask(alice, nobody).statuses == [200, 404]
+
+
+@pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
+@pytest.mark.parametrize("key", [KEY, "B" * 40], ids=["good", "wrong"])
+def test_long_head_is_not_cached(
+    make_harness: Callable[..., Harness], key: str, *, fast_path: bool
+) -> None:
+    """There may be thousands of connections."""
+    harness = make_harness(fast_path=fast_path)
+    fields = [b"X-%d: " % number + b"a" * 150 for number in range(90)]
+    client = harness.ask(*[ask_for("alice", *fields, key=key)] * 2)
+    assert len(client.answers) == 2
+    assert largest_held(client) <= 4096
+
+
+def test_rejected_request_is_not_cached(harness: Harness) -> None:
+    client = harness.ask(b"a" * 200_000)
+    assert client.statuses == [431]
+    assert largest_held(client) <= 4096
+
+
+def largest_held(client: FakeClient) -> int:
+    """The length of the longest bytes that a connection holds."""
+    connection = client.connection
+    held = reachable(vars(connection)["_parser"], vars(connection)["_match"])
+    return max(len(each) for each in held if isinstance(each, (bytes, bytearray)))

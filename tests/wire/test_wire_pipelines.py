@@ -109,21 +109,6 @@ def test_client_sending_an_empty_line_first_has_the_normal_timeout(
     assert client.statuses == [200]
 
 
-def test_client_that_pauses_reading_gets_every_answer(make_harness: Callable[..., Harness]) -> None:
-    harness = make_harness()
-    client = harness.ask(numbered("alice", 0))
-    client.socket.reads = False
-    client.send(*(numbered("alice", number) for number in range(1, MANY)))
-    while len(client.answers) < MANY:
-        before = len(client.answers)
-        client.socket.read_on()
-        harness.loop.settle()
-        client.socket.reads = False
-        assert len(client.answers) > before
-    assert ids(bytes(client.socket.sent)) == [*range(MANY)]
-    assert not client.socket.closed
-
-
 @pytest.mark.parametrize("fast_path", [True, False], ids=["fast path", "none"])
 def test_client_that_half_closes_during_a_pause_gets_every_answer(
     make_harness: Callable[..., Harness], *, fast_path: bool

@@ -13,7 +13,6 @@ from support.http.in_process import FakeClient, Harness
 from support.http.raw_requests import CHUNKS, HOST, LENGTH, request
 
 GOOD = request(HOST, LENGTH, b"Content-Type: application/json")
-FOUND_LENGTH = 131
 SEED = 4
 TIMES = 3
 END = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

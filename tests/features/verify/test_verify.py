@@ -10,7 +10,6 @@ from urllib.parse import unquote
 import pytest
 
 from support.http.in_process import ALICE, Harness, harnesses
-from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.service import (
     CARDS_ONLY_KEY,
     CONFIG,
@@ -48,8 +47,6 @@ AUTHORIZED = {"Host": "x", "Authorization": f"Bearer {KEY}", **INPUT}
 REJECTED = {
     "nothing": ({}, "identifier_header"),
     "both": ({**INPUT, **CARD}, "identifier_header"),
-    "card as input": ({"X-Idv-Input": "5"}, "nickname_without_at"),
-    "input as card": ({"X-Idv-Card": "@bob"}, "card_not_digits"),
     "two in one": ({"X-Idv-Input": "@bob, @bob"}, "nickname_invalid"),
     "not ASCII": ({"X-Idv-Input": "@bób"}, "nickname_invalid"),
     "RFC 8187": ({"X-Idv-Input": "UTF-8''%40bob"}, "not_an_identifier"),
@@ -237,17 +234,6 @@ def test_limits_count_requests_and_misses(folder: Path) -> None:
         assert [verify(client, INPUT).status for _ in range(7)] == [200] * 6 + [429]
 
 
-def test_operation_has_its_name_in_metrics_and_status(folder: Path) -> None:
-    config = WITH_ADMIN.replace("port: 0,", "port: 0, verify: true,", 1)
-    with serving(config, folder) as service:
-        verify(Client(service.port), {"X-Idv-Input": "@nobody"})
-        metrics = ask_admin(service, "/metrics").body.decode()
-        status = ask_admin(service, "/status.json").json
-    assert 'idv_requests_total{code="' in metrics
-    assert 'operation="verify"' in metrics
-    assert list(status["requests"]) == ["verify"]
-
-
 def request(**fields: str) -> bytes:
     lines = [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
     head = [f"GET {VERIFY}/@path HTTP/1.1", "Host: x", f"Authorization: Bearer {KEY}", *lines]
@@ -282,11 +268,3 @@ def test_stale_answer_is_served_in_an_outage(harness: Harness) -> None:
     assert b"X-Idv-Nickname: @alice\r\n" in bytes(client.socket.sent)
     assert harness.access()[-1].count('"cache":"stale"') == 1
     assert harness.ask(request(X_Idv_Input="@nobody")).statuses == [503]
-
-
-def test_requests_on_one_connection_follow_each_other(harness: Harness) -> None:
-    client = harness.call()
-    for text in ("@alice", "@nobody", "@alice"):
-        client.send(request(X_Idv_Input=text))
-    client.send(request(X_Idv_Input="@alice") + request(X_Idv_Card=ALICE.card_number))
-    assert client.answers == [(200, b""), (404, b""), *[(200, b"")] * 3]

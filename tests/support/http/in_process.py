@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import pluggy
+import pytest
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
 
 from support.fakes.stepped_loop import SteppedLoop
@@ -415,6 +416,13 @@ def harnesses() -> Iterator[Callable[..., Harness]]:
         loop.close()
         logging.getLogger().removeHandler(errors)
     assert unexpected == []
+
+
+@pytest.fixture
+def make_harness() -> Iterator[Callable[..., Harness]]:
+    """Yield a function that makes harnesses without sockets; they are closed after the test."""
+    with harnesses() as make:
+        yield make
 
 
 def reachable(*roots: object) -> Iterator[object]:

@@ -19,22 +19,19 @@ class Load:
         self._port = port
         self._request = request
         self._pause = pause
-        self._stop = threading.Event()
+        self.stop = threading.Event()
 
     def wait_for(self, count: int) -> None:
         """Wait until so many further requests have ended."""
         target = self.results.total() + count
         while self.results.total() < target:
-            assert not self._stop.wait(0.01)
+            assert not self.stop.wait(0.01)
 
     async def run(self, clients: int) -> None:
         await asyncio.gather(*(self._client() for _ in range(clients)))
 
-    def stop(self) -> None:
-        self._stop.set()
-
     async def _client(self) -> None:
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             self.results[await self._send()] += 1
             await asyncio.sleep(self._pause)
 
@@ -65,5 +62,5 @@ def loaded(port: int, request: bytes, clients: int = 4, *, pause: float = 0.005)
     try:
         yield load
     finally:
-        load.stop()
+        load.stop.set()
         thread.join(_TIMEOUT)
