@@ -18,7 +18,7 @@ from support.processes.proxies import find_tool
 from support.processes.service import CONFIG, KEY, USERS, serving
 from tornado_idv.service.service import Service
 
-pytestmark = [pytest.mark.slow, NEEDS_BROWSER]
+pytestmark = [pytest.mark.slow, pytest.mark.ci, NEEDS_BROWSER]
 SERVER = "port: 0, base_path: /identity, docs: true, verify: true,"
 
 

@@ -31,7 +31,7 @@ from tornado_idv.keys.token import issue
 from tornado_idv.log_format import format_time
 from tornado_idv.service.service import Service
 
-pytestmark = [pytest.mark.slow, NEEDS_BROWSER]
+pytestmark = [pytest.mark.slow, pytest.mark.ci, NEEDS_BROWSER]
 BACKENDS = """\
   - {name: first, kind: sqlite, path: users.db, breaker: {failures: 2, open_for: 100ms}}
 admin: {port: 0}
