@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from email.message import Message
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -31,8 +31,9 @@ class Tenants(LiveDirectory):
 
     tenants: ClassVar[dict[str, list[User]]] = {"a" * 20: [ALICE], "b" * 20: [OTHER_ALICE, BOB]}
 
-    def users_of(self, fields: Message) -> list[User]:
-        return self.tenants[fields["Authorization"].removeprefix("Bearer ")]
+    def respond(self, text: str, fields: Message) -> tuple[int, dict[str, Any]]:
+        self.users = self.tenants[fields["Authorization"].removeprefix("Bearer ")]
+        return super().respond(text, fields)
 
 
 ONE, TWO = Tenants.tenants
