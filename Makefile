@@ -18,7 +18,7 @@
 # make lock   renew requirements.lock and deploy/docker/build.lock
 # make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
 # make soak   serve at half of capacity for MINUTES=10 with reloads and purges, and see what grows
-# make test-faults  run the fault injection over each engine for some seconds, in five processes
+# make test-faults  inject each fault of each engine once, in five processes, and compare every answer with the truth
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1),
 #             five minutes for each of ENGINES=files,sqlite,upstream,postgres,redis,ldap,replicas,failover,two
 # Each makes its own virtual environment and installs what it needs; PYTHON picks the interpreter.

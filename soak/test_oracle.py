@@ -211,5 +211,5 @@ def test_no_fault_of_an_engine_causes_a_wrong_response(name: str) -> None:
         assert {site.name for site in sites} == {"sqlite", "yaml", "upstream", "chain"}
     for site in sites:
         assert len(site.ports) == (3 if name == "postgres" else 1)
-        assert set(site.tallies) == {QUIET, *(each.name for each in site.scenarios)}
+        assert set(site.tallies) - {QUIET} == {each.name for each in site.scenarios}
         assert sum(tally.outcomes["fresh"] for tally in site.tallies.values()) > 0
