@@ -18,7 +18,7 @@
 # make lock   renew requirements.lock and deploy/docker/build.lock
 # make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
 # make soak   serve at half of capacity for MINUTES=10 with reloads and purges, and see what grows
-# make test-faults  inject each fault of each engine once, in five processes, and compare every answer with the truth
+# make test-faults  inject each fault of each engine once, and compare every answer with the truth
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1),
 #             five minutes for each of ENGINES=files,sqlite,upstream,postgres,redis,ldap,replicas,failover,two
 # Each makes its own virtual environment and installs what it needs; PYTHON picks the interpreter.
@@ -178,7 +178,7 @@ soak: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.soak --seconds $$(($(MINUTES) * 60))
 
 test-faults: $(VENV)/.dev
-	$(PYTEST) soak
+	$(BIN)/python -m pytest soak
 
 faults: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m soak.oracle --seconds $(SECONDS_) --engines '$(ENGINES)' $(if $(SEED),--seed $(SEED))
