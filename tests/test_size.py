@@ -32,9 +32,9 @@ SIZES = {
     "features/double": 645,
     "features/keys": 1_340,
     "features/lookup": 203,
-    "features/reconcile": 833,
+    "features/reconcile": 837,
     "features/shadow": 1_075,  # + 3: comparisons that are dropped during a write count
-    "features/shared_cache": 480,  # + 21: calls with a time limit, from the core
+    "features/shared_cache": 484,  # + 21: calls with a time limit, from the core
     "features/snapshot": 563,  # + 27: the names in the file are in sets of limited size
     "features/status_page": 297,
     "features/systemd": 66,
@@ -51,7 +51,7 @@ SIZES = {
     "soak": 4_370,
     # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
     # modules that were parts of others; + 15 for the names in a snapshot.
-    "product": 36_235,
+    "product": 36_245,
     # - 14,600: one layer for each behaviour, one situation for its assertions, faults in `soak`.
     "tests": 59_490,
     # In hundredths of a line.

@@ -107,13 +107,17 @@ class Sampler:
         self._size = len(earlier)
         self._missing = set(earlier)
         self._chosen: dict[int, str] = {}
+        self._last = 0
 
     def add(self, identifier: str) -> None:
         """Add an account of the list."""
         self._missing.discard(identifier)
-        self._chosen[zlib.crc32(identifier.encode(errors="surrogatepass"))] = identifier
-        if len(self._chosen) > _SAMPLE:
-            del self._chosen[max(self._chosen)]
+        rank = zlib.crc32(identifier.encode(errors="surrogatepass"))
+        if len(self._chosen) < _SAMPLE or rank < self._last:
+            self._chosen[rank] = identifier
+            if len(self._chosen) > _SAMPLE:
+                del self._chosen[self._last]
+            self._last = max(self._chosen)
 
     @property
     def is_other_list(self) -> bool:

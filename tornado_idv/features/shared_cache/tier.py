@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from tornado_idv.errors import Broken, LookupFailed, format_traceback
@@ -68,8 +69,8 @@ class SharedTier:
         self._delivered = 0
         self._unsent: list[Purge] = []
         self._missed: list[Purge] = []
+        self._purge_delivered = asyncio.Event()
         self._purge_failure: str | None = None
-        self._purging: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -123,13 +124,15 @@ class SharedTier:
         self._added += 1
         self._unsent.append(purge)
         if self.pending_purges == 1:
-            self._purging = self._start(self._send_purges())
+            self._start(self._send_purges())
 
     async def wait_until_purged(self) -> bool:
         """Wait up to 1 s until the shared cache has received all purges. Return whether it has."""
         last = self._added
-        if self._purging is not None:
-            await asyncio.wait([self._purging], timeout=_PURGE_TIMEOUT)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PURGE_TIMEOUT):
+                while self._delivered < last:
+                    await self._purge_delivered.wait()
         return self._delivered >= last
 
     async def close(self) -> None:
@@ -148,11 +151,10 @@ class SharedTier:
         except Exception as error:  # noqa: BLE001 - the backends must still be closed
             _log.error("shared cache: closing failed:\n%s", format_traceback(error))
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _put(self, scope: str, query: Query, result: SharedResult) -> None:
         async def put() -> bool:
@@ -215,6 +217,8 @@ class SharedTier:
                 self.counted.results["purged"] += last - self._delivered
                 self.counted.failing_since = self._purge_failure = None
                 self._delivered = last
+                self._purge_delivered.set()
+                self._purge_delivered = asyncio.Event()
                 sending = []
 
 
