@@ -33,7 +33,7 @@ class Entry(Struct, eq=False, gc=False):
 
 
 class Entries(Table[Entry]):
-    """Entries by the text of a query, not by the `Query`, because a ``str`` caches its hash."""
+    """Entries by the text of a query, not by the `Query`, because a ``str`` is hashed faster."""
 
     def __init__(self, size: int, counters: Counters) -> None:
         super().__init__(size, counters)
