@@ -53,7 +53,7 @@ SIZES = {
     # modules that were parts of others; + 15 for the names in a snapshot.
     "product": 36_245,
     # - 14,600: one layer for each behaviour, one situation for its assertions, faults in `soak`.
-    "tests": 59_490,
+    "tests": 59_505,
     # In hundredths of a line.
     "tests per line of product": 164,
     # Words of Markdown outside of tests and examples.

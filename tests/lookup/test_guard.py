@@ -67,6 +67,7 @@ OUTCOMES: dict[str, tuple[object, str, CallResult]] = {
     "broken": (Broken("two users"), "two users", "broken"),
     "its own time-out": (TimeoutError(), "no answer within 0.8 s", "unavailable"),
     "unexpected": (KeyError("alice"), "failed with KeyError", "broken"),
+    "exits": (SystemExit(3), "failed with SystemExit", "broken"),
     "cancelled": (asyncio.CancelledError("alice"), "raised CancelledError by itself", "broken"),
     "text": ("alice", NO_USER, "broken"),
     "false": (False, NO_USER, "broken"),
@@ -248,6 +249,12 @@ async def test_queued_lookup_leaves_half_of_the_time_to_the_next_backend() -> No
 
 
 # When it leaves the backend alone
+
+
+@pytest.mark.parametrize("number", ["4001", "04000"])
+async def test_user_with_another_card_is_broken(number: str) -> None:
+    asked = guard(FakeBackend(User("Free", number, "alice")))
+    assert isinstance(await failure(asked, BY_CARD), Broken)
 
 
 FAILURES = {name: OUTCOMES[name][0] for name in ("unavailable", "its own time-out")}

@@ -477,7 +477,8 @@ async def test_error_of_a_cancelled_request_is_not_logged(monkeypatch: pytest.Mo
         await asyncio.sleep(0)
     del made
     gc.collect()
-    assert complaints == []
+    # From Python 3.14 on, the shield of aiohttp reports it.
+    assert [each for each in complaints if "shielded" not in each["message"]] == []
 
 
 async def test_name_that_is_still_being_resolved_takes_one_thread(

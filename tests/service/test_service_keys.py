@@ -142,7 +142,9 @@ def test_service_answers_while_the_store_fails(
     """Not with 401 where another process may have issued or renewed the key meanwhile."""
     token = make_store(store, "shop")["shop"]
     with serving(CONFIG_FILE, tmp_path) as service:
-        client = Client(service.port)
+        client, ring = Client(service.port), service.keys.ring
+        opened = ring.complete_until
+        eventually(lambda: ring.complete_until > opened)  # after the next read of the store
         with fault(store):
             eventually(lambda: ask(client, issue("shop")).status == 503)
             reply = ask(client, EXPIRED_KEY)
