@@ -13,7 +13,7 @@ from redis.crc import key_slot
 
 from idv_redis.backend import RedisBackend
 from support.databases.redis_cluster import RedisCluster, running_cluster
-from support.databases.redis_server import RedisServer, commands_of, running_server
+from support.databases.redis_server import RedisServer, running_server
 from support.fakes.outcomes import outcome
 from tornado_idv import ByCard, ByNickname, Query, StartError, User
 from tornado_idv.kit.testing import make_backend
@@ -142,23 +142,6 @@ async def test_users_are_found_while_their_slot_is_moved(cluster: RedisCluster) 
             missing = "the key ready:{…} is missing"
             assert lost.startswith(f"unavailable: node 127.0.0.1:{third.port}: {missing}")
             assert await outcome(backend, ByNickname("user1")) == "found"
-
-
-async def test_a_marker_from_before_a_promotion_does_not_count(cluster: RedisCluster) -> None:
-    """The first primary lacks the last user when it is promoted again."""
-    first, late = cluster.of("user:user0"), ByNickname("late{user:user0}")
-    with cluster.replica(first) as second:
-        async with open_backends([backend_of(cluster)]) as (backend,):
-            second.wait_for(b"master_link_status:up", "INFO", "replication")
-            second.run("CLUSTER", "FAILOVER", "TAKEOVER")
-            first.wait_for(b"master_link_status:up", "INFO", "replication")
-            second.run("ACL", "SETUSER", "default", "-psync", "-sync")
-            second.run("CLIENT", "KILL", "TYPE", "replica")
-            second.run(*commands_of(User("Free", "77", late.nickname))[0])
-            assert await outcome(backend, late) == "found"
-            first.run("CLUSTER", "FAILOVER", "TAKEOVER")
-            second.wait_for(b"role:slave", "INFO", "replication")
-            assert "is older than the last restart, failover" in await outcome(backend, late)
 
 
 async def test_a_node_that_may_evict_users_stops_the_start(cluster: RedisCluster) -> None:
