@@ -1,4 +1,4 @@
-"""What happens to files: each function does it to the file at a path."""
+"""Faults of files. Each function damages the file at a path."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ BOMBS = {
 
 
 def overwrite(path: Path, content: bytes) -> None:
-    """In place: the file stays the same one."""
+    """Write the content into the same file."""
     with path.open("r+b") as file:
         file.truncate(0)
         file.write(content)
 
 
 def garble(path: Path) -> None:
-    """In place, and never empty meanwhile, which would be another fault."""
+    """Overwrite the file with garbage. The file is never empty, which would be another fault."""
     with path.open("r+b") as file:
         file.write(GARBAGE)
         file.truncate()
 
 
 def cut(path: Path) -> None:
-    """To half its size, in place."""
+    """Truncate the file to half its size."""
     os.truncate(path, path.stat().st_size // 2)
 
 
 def empty(path: Path) -> None:
-    """To no size, in place."""
+    """Truncate the file to no size."""
     os.truncate(path, 0)
 
 
 def renamed_over(content: bytes) -> Damage:
-    """Another file with this content comes in the place of the old one."""
+    """Return a function that renames a new file with this content over the old one."""
 
     def damage(path: Path) -> None:
         bad = path.with_name("bad")
@@ -65,7 +65,7 @@ def execute(path: Path, *statements: str) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[sqlite3.Connection]:
-    """Held by a writer, in whose connection the rows may be changed meanwhile."""
+    """Lock the database, and yield the connection that holds the lock."""
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
         yield writer

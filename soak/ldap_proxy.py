@@ -1,6 +1,6 @@
-"""A proxy in front of an LDAP server, which passes its responses on or spoils them.
+"""A proxy for an LDAP server. It passes responses on or replaces them, as the current fault says.
 
-A fault is a generator of the bytes that are sent instead of a response to a search.
+A fault is a generator of the bytes to send in place of a response to a search.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ _PIECE = bytes(64 * 1024)
 
 
 def passing(message: bytes) -> Iterator[bytes | None]:
-    """No fault."""
+    """Send the true response."""
     yield message
 
 
 def refusing(message: bytes) -> Iterator[bytes | None]:
-    """Accept no connection; see `LdapProxy`."""
+    """Reset the connection. `LdapProxy.become` also refuses new ones."""
     yield None
 
 
 def freezing(message: bytes) -> Iterator[bytes | None]:
-    """Nothing comes any more."""
+    """Send nothing."""
     yield from ()
 
 
 def resetting(message: bytes) -> Iterator[bytes | None]:
-    """The connection is reset in the middle of the response."""
+    """Reset the connection before the end of the response."""
     yield message[:-5]
     yield None
 
 
 def dripping(message: bytes) -> Iterator[bytes | None]:
-    """One byte after the other, and the connection is reset before the last one."""
+    """Send single bytes, and reset the connection before the last one."""
     for at in range(len(message) - 1):
         yield message[at : at + 1]
     yield None
 
 
 def flooding(message: bytes) -> Iterator[bytes | None]:
-    """A message of 100 MB."""
+    """Send a message of 100 MB."""
     yield b"\x30\x84\x06\x40\x00\x00"
     for _ in range(1600):
         yield _PIECE
@@ -56,7 +56,7 @@ def flooding(message: bytes) -> Iterator[bytes | None]:
 
 
 def sending(data: bytes) -> Fault:
-    """The same bytes instead of each response."""
+    """Return a fault that sends these bytes in place of each response."""
 
     def send(_: bytes) -> Iterator[bytes | None]:
         yield data
@@ -65,7 +65,7 @@ def sending(data: bytes) -> Fault:
 
 
 def ending_with(code: int) -> Fault:
-    """A search that ends with a result code, and without an entry."""
+    """Return a fault that ends a search with a result code, and without an entry."""
 
     def end(message: bytes) -> Iterator[bytes | None]:
         if _operation(message) == _DONE:
@@ -77,7 +77,7 @@ def ending_with(code: int) -> Fault:
 
 
 def under_another_id(message: bytes) -> Iterator[bytes | None]:
-    """The response to a search that was not sent."""
+    """Send the response under the message id of another search."""
     at = _start(message)
     yield message[: at + 2] + bytes([message[at + 2] ^ 0x40]) + message[at + 3 :]
 
@@ -104,7 +104,7 @@ class LdapProxy(Relay):
         self._fault: Fault = passing
 
     async def become(self, fault: Fault) -> None:
-        """Replace the current fault; open connections are closed if none is to be accepted."""
+        """Replace the current fault. The fault `refusing` also closes open connections."""
         self._fault = fault
         self.bar(["127.0.0.1"] if fault is refusing else [])
 

@@ -1,8 +1,7 @@
-"""A proxy in front of one HTTP service, which passes its answers on or spoils them.
+"""A proxy for one HTTP service. It passes responses on or replaces them, as the current fault says.
 
-It takes one request after the other on each connection, as clients send them that do not
-pipeline, and lets the fault of the moment answer. A fault is a function, so a new one is a
-few lines; `FaultProxy.become` changes it while connections are open.
+A fault is a function that responds to one request. `FaultProxy.become` replaces the current fault,
+also while connections are open. The proxy does not support pipelining.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ _PIECE = bytes(64 * 1024)
 
 @dataclass
 class Exchange:
-    """The way to the true answer to a request, and the connection that waits for it."""
+    """A request: its true response, by ``ask``, and the connection to respond on."""
 
     writer: asyncio.StreamWriter
     ask: Callable[[], Awaitable[bytes]]
     lifted: asyncio.Event
-    """Set when the fault that answers is no longer that of the moment."""
+    """Set when the fault ends."""
 
     async def send(self, data: bytes) -> None:
-        """Raises `ConnectionError` if the client hung up."""
+        """Send bytes. Raises `ConnectionError` if the client has closed the connection."""
         self.writer.write(data)
         await self.writer.drain()
 
@@ -40,42 +39,42 @@ Fault = Callable[[Exchange], Awaitable[None]]
 
 
 async def passing(exchange: Exchange) -> None:
-    """No fault."""
+    """Send the true response."""
     await exchange.send(await exchange.ask())
 
 
 async def refusing(exchange: Exchange) -> None:
-    """Refuse connections; see `FaultProxy.become`. Open ones are reset."""
+    """Reset open connections. `FaultProxy.become` also refuses new ones."""
     exchange.reset()
 
 
 async def freezing(exchange: Exchange) -> None:
-    """Nothing comes any more."""
+    """Send nothing until the fault ends."""
     await exchange.lifted.wait()
     exchange.reset()
 
 
 async def resetting(exchange: Exchange) -> None:
-    """The connection is reset in the middle of the answer."""
+    """Reset the connection before the end of the response."""
     await exchange.send((await exchange.ask())[:-10])
     exchange.reset()
 
 
 async def cutting(exchange: Exchange) -> None:
-    """The answer ends before its end."""
+    """Close the connection before the end of the response."""
     await exchange.send((await exchange.ask())[:-10])
     exchange.writer.close()
 
 
 async def flooding(exchange: Exchange) -> None:
-    """An answer of 100 MB."""
+    """Send a response of 100 MB."""
     await exchange.send(http(200).replace(b"Length: 0", b"Length: 104857600"))
     for _ in range(1600):
         await exchange.send(_PIECE)
 
 
 def dripping(tick: float) -> Fault:
-    """One byte each ``tick`` seconds."""
+    """Return a fault that sends one byte each ``tick`` seconds."""
 
     async def drip(exchange: Exchange) -> None:
         for byte in await exchange.ask():
@@ -87,7 +86,7 @@ def dripping(tick: float) -> Fault:
 
 
 def answering(answer: bytes) -> Fault:
-    """The same answer to everything."""
+    """Return a fault that sends the same response to each request."""
 
     async def answer_all(exchange: Exchange) -> None:
         await exchange.send(answer)
@@ -96,7 +95,7 @@ def answering(answer: bytes) -> Fault:
 
 
 class FaultProxy:
-    """The proxy on a free port; ``target`` is the port that it asks."""
+    """A proxy on a free port. ``target`` is the port of the service."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -118,7 +117,7 @@ class FaultProxy:
             self._server = await asyncio.start_server(self._serve, sock=_bound(self.port))
 
     async def close(self) -> None:
-        """Stops listening and ends every connection."""
+        """Stop listening, and close all connections."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -163,7 +162,7 @@ def _bound(port: int) -> socket.socket:
 
 @asynccontextmanager
 async def proxying(target: int) -> AsyncIterator[FaultProxy]:
-    """A proxy in this loop, without a fault at first."""
+    """Run a proxy in this event loop, without a fault."""
     proxy = FaultProxy(target)
     try:
         await proxy.become(passing)

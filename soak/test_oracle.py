@@ -14,11 +14,12 @@ import pytest
 from soak.checker import Checker, Episode, Outcome, Request, Response, Times
 from soak.fault_catalogue import Scenario, of_database
 from soak.harness import QUIET
-from soak.oracle import ENGINES, Harness, rows, run_in_order
+from soak.oracle import ENGINES, Harness, _leaks, rows, run_in_order
 from soak.people import Person
 from soak.postgres import running_postgres_sites
 from soak.reference import Reference, SqliteSource
 from support.processes.proxies import not_installed
+from support.processes.service import KEY as KEY_OF_CALLER
 
 TIMES = Times(ttl=1, negative_ttl=1, stale=10, timeout=1, lag=1)
 ALICE, NOW_PRO = Person("a-1", "1"), Person("a-1", "1", "Pro")
@@ -213,3 +214,9 @@ def test_no_fault_of_an_engine_causes_a_wrong_response(name: str) -> None:
         assert len(site.ports) == (3 if name == "postgres" else 1)
         assert set(site.tallies) - {QUIET} == {each.name for each in site.scenarios}
         assert sum(tally.outcomes["fresh"] for tally in site.tallies.values()) > 0
+
+
+@pytest.mark.parametrize("secret", [KEY_OF_CALLER, *ALICE.spellings[:2], "97100000001"])
+def test_secret_in_a_log_is_a_violation(tmp_path: Path, secret: str) -> None:
+    (tmp_path / "config.log").write_text(f"a line\na line with {secret}\n")
+    assert _leaks(tmp_path) == [f"a secret is logged: a line with {secret}"]
