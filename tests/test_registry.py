@@ -77,7 +77,7 @@ def test_classes_of_installed_plugins_are_found_by_their_entry_points() -> None:
     kinds = installed_kinds(plugin_manager())
     for classes, expected in [
         (kinds.backends, "Ldap Postgres Redis Sqlite Upstream Yaml"),
-        (kinds.key_stores, "PostgresKeyStore"),
+        (kinds.key_stores, "PostgresKeyStore SqliteKeyStore"),
         (kinds.shared_caches, "RedisSharedCache"),
     ]:
         names = {load_class(each).__name__.removesuffix("Backend") for each in classes.values()}

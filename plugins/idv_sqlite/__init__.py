@@ -1,4 +1,4 @@
-"""Read-only access to users in a table or view of a SQLite file: the kind ``sqlite``."""
+"""Read-only access to users in a SQLite file: the kind ``sqlite``. Key stores in files."""
 
 from __future__ import annotations
 
@@ -7,5 +7,8 @@ from tornado_idv import Kinds, hookimpl
 
 @hookimpl
 def idv_kinds() -> Kinds:
-    """Provide the kind ``sqlite``."""
-    return Kinds(backends={"sqlite": "idv_sqlite.backend:SqliteBackend"})
+    """Provide the kind ``sqlite``, and key stores at paths."""
+    return Kinds(
+        backends={"sqlite": "idv_sqlite.backend:SqliteBackend"},
+        key_stores={"": "idv_sqlite.key_store:SqliteKeyStore"},
+    )

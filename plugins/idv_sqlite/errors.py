@@ -1,4 +1,4 @@
-"""The conversion of SQLite's errors to `LookupFailed`. The reasons contain no data.
+"""The conversion of SQLite's errors to those of this service. The reasons contain no data.
 
 Messages of SQLite are dropped, because some quote a value of the table.
 """
@@ -6,6 +6,8 @@ Messages of SQLite are dropped, because some quote a value of the table.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tornado_idv import Broken, LookupFailed, Unavailable
 
@@ -45,14 +47,23 @@ _UNAVAILABLE_EXTENDED = {
 }
 
 
+@contextmanager
+def mapped_errors(convert: Callable[[sqlite3.Error], Exception]) -> Iterator[None]:
+    """Raise the result of ``convert`` in place of an error of SQLite."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise convert(error) from None
+
+
 def is_locked(error: sqlite3.Error) -> bool:
     """Return whether the database is locked. After the end of a write, a query may succeed."""
-    return _primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+    return primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 def to_lookup_failed(error: sqlite3.Error) -> LookupFailed:
     """Return the `Unavailable` or `Broken` for an error of SQLite."""
-    code = _primary_code(error)
+    code = primary_code(error)
     if code is None:
         if type(error) is sqlite3.OperationalError:
             return Broken("a value in the table is not valid UTF-8")
@@ -76,7 +87,7 @@ def to_write_failed(error: sqlite3.Error) -> LookupFailed:
     The reason includes SQLite's message for a violated constraint, which names only columns. It
     omits the message of a trigger, which may contain data.
     """
-    code = _primary_code(error)
+    code = primary_code(error)
     if code == sqlite3.SQLITE_CONSTRAINT:
         is_own = error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_TRIGGER
         return Broken("a trigger refuses the users" if is_own else f"the table refuses: {error}")
@@ -87,7 +98,7 @@ def to_write_failed(error: sqlite3.Error) -> LookupFailed:
     return to_lookup_failed(error)
 
 
-def _primary_code(error: sqlite3.Error) -> int | None:
+def primary_code(error: sqlite3.Error) -> int | None:
     """Return SQLite's primary result code, or ``None`` if Python raised the error itself."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import aiosqlite
 
 from idv_sqlite import table
-from idv_sqlite.errors import to_lookup_failed
+from idv_sqlite.errors import mapped_errors, to_lookup_failed
 from idv_sqlite.options import SqliteOptions
 from idv_sqlite.reader import Reader, connect
 from tornado_idv import Broken, ByNickname, FileSignature, Query, Step, Unavailable, User
@@ -67,7 +67,7 @@ class OpenFile:
             raise Unavailable("not a regular file; write the path of a SQLite database")
         if before.size == 0:
             raise Unavailable("the file is empty")
-        try:
+        with mapped_errors(to_lookup_failed):
             async with AsyncExitStack() as stack:
                 watcher = await connect(path)
                 stack.push_async_callback(watcher.close)
@@ -87,8 +87,6 @@ class OpenFile:
                 if not file.state.signature.is_same_file(before):
                     raise Unavailable("the file was replaced while it was opened")
                 stack.pop_all()
-        except sqlite3.Error as error:
-            raise to_lookup_failed(error) from None
         return file
 
     def is_unmodified(self) -> bool:

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import aiosqlite
 
 from idv_sqlite.errors import is_locked
+from idv_sqlite.files import uri_of
 from idv_sqlite.lookup import LookupStatement, Value
 
 BUSY_TIMEOUT = 0.25
@@ -43,7 +44,7 @@ async def connect(path: Path) -> aiosqlite.Connection:
     Raises `sqlite3.Error`, and then leaves no thread behind.
     """
     connection = await aiosqlite.connect(
-        read_only_uri(path), uri=True, isolation_level=None, timeout=BUSY_TIMEOUT
+        uri_of(path, read_only=True), uri=True, isolation_level=None, timeout=BUSY_TIMEOUT
     )
     try:
         await connection.execute_fetchall("PRAGMA query_only = ON")
@@ -52,11 +53,6 @@ async def connect(path: Path) -> aiosqlite.Connection:
         await connection.close()
         raise
     return connection
-
-
-def read_only_uri(path: Path) -> str:
-    """Return the read-only URI of this file, with special characters escaped."""
-    return f"{path.absolute().as_uri()}?mode=ro"
 
 
 _Request: TypeAlias = "tuple[Sequence[Value], asyncio.Future[list[Row]]]"

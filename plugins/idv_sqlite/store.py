@@ -17,10 +17,10 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import chain, count, islice
 from pathlib import Path
 
-from idv_sqlite.errors import REPLACED, to_write_failed
+from idv_sqlite.errors import REPLACED, mapped_errors, to_write_failed
+from idv_sqlite.files import sync, uri_of
 from idv_sqlite.openfile import OpenFile
 from idv_sqlite.options import SqliteOptions
-from idv_sqlite.reader import read_only_uri
 from idv_sqlite.table import FIELDS, Table, quoted, to_user
 from tornado_idv import StartError, StoredRow, Unavailable, User, UserStore, UserTransaction
 
@@ -85,7 +85,7 @@ def _rename(path: Path, target: Path) -> None:
     Raises `StartError` if the rename fails, and `Unavailable` if a crash may still undo it.
     """
     try:
-        _sync(path)
+        sync(path)
         path.replace(target)
     except OSError as error:
         reason = error.strerror
@@ -96,17 +96,9 @@ def _rename(path: Path, target: Path) -> None:
             )
         raise StartError(f"{target}: cannot be replaced: {reason}") from None
     try:
-        _sync(target.parent)
+        sync(target.parent)
     except OSError as error:
         raise Unavailable(f"{error.strerror}; {_NOT_DURABLE}") from None
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _copy(target: Path, path: Path, stack: ExitStack) -> None:
@@ -159,7 +151,7 @@ class SqliteUserStore(UserStore):
         path = Path(os.path.realpath(self.options.path))
         is_new = (file_id := _file_id(path)) is None
         with ExitStack() as stack:
-            with _mapped_errors():
+            with mapped_errors(to_write_failed):
                 table = None if is_new else check(self.options)
                 if table and table.is_view:
                     name = f"{self._table} in {self.options.path}"
@@ -174,10 +166,9 @@ class SqliteUserStore(UserStore):
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[sqlite3.Connection, Table]]:
-        with _mapped_errors():
+        with mapped_errors(to_write_failed):
             table = check(self.options)
-            uri = read_only_uri(self.options.path)
-            with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT)) as connection:
+            with _connected(self.options.path, read_only=True) as connection:
                 connection.execute("PRAGMA trusted_schema = OFF")
                 yield connection, table
 
@@ -232,7 +223,7 @@ class SqliteTransaction(UserTransaction):
         # A nickname in bytes is never served. A null plan makes its row differ from the import.
         plan = f"iif(typeof({nickname}) = 'blob', NULL, {plan})"
         names = f"CAST({nickname} AS TEXT), {card_number}, {plan}, {url}, {self._key}"
-        with _mapped_errors():
+        with mapped_errors(to_write_failed):
             # `chain` has no `close`: `yield from` would close the cursor after its connection.
             yield from chain(self._connection.execute(f"SELECT {names} FROM {self._table}"))  # noqa: S608 - quoted
 
@@ -265,7 +256,7 @@ class SqliteTransaction(UserTransaction):
 
     def commit(self) -> None:
         """Commit. If a copy was changed, validate it and rename it over the file."""
-        with _mapped_errors():
+        with mapped_errors(to_write_failed):
             if self._is_new:
                 self._create_indexes()
             if self._target != self._path:
@@ -294,7 +285,7 @@ class SqliteTransaction(UserTransaction):
         return f"WHERE {self._key} = ?{place} AND {self._key} = ?{place} COLLATE BINARY"
 
     def _run(self, statement: str, rows: Iterable[Sequence[object]]) -> int:
-        with _mapped_errors():
+        with mapped_errors(to_write_failed):
             return self._connection.executemany(statement, rows).rowcount
 
 
@@ -309,18 +300,11 @@ def check(options: SqliteOptions) -> Table:
     return asyncio.run(open_and_close())
 
 
-@contextmanager
-def _mapped_errors() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise to_write_failed(error) from None
-
-
 def _journal_mode(path: Path) -> str:
     with _connected(path) as connection:
         return str(connection.execute("PRAGMA journal_mode").fetchone()[0])
 
 
-def _connected(path: Path) -> closing[sqlite3.Connection]:
-    return closing(sqlite3.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT))
+def _connected(path: Path, *, read_only: bool = False) -> closing[sqlite3.Connection]:
+    uri = uri_of(path, read_only=read_only)
+    return closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT))

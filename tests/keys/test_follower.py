@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from idv_sqlite import idv_kinds, key_store
+from idv_sqlite.key_store import SqliteKeyStore
 from support.databases.key_stores import (
     CREATED,
     Fault,
@@ -29,13 +31,11 @@ from support.databases.key_stores import read as read_store
 from tornado_idv.config.settings import AuthSettings
 from tornado_idv.errors import InvalidKey
 from tornado_idv.features.keys.record import Token
-from tornado_idv.interfaces.hookspecs import Kinds
-from tornado_idv.keys import follower, store, store_file
+from tornado_idv.keys import follower, store
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.store import KeyStore
-from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.stored_keys import to_api_key
 from tornado_idv.keys.token import digest
 from tornado_idv.service.keys import Keys
@@ -49,7 +49,7 @@ class Followed:
         self.path = path
         self.now = CREATED
         self.tokens = make_store(path, *key_ids)
-        self.follower = StoreFollower(KeyStoreFile(path), lambda: self.now, lambda: self.now)
+        self.follower = StoreFollower(SqliteKeyStore(path), lambda: self.now, lambda: self.now)
         self.ring = KeyRing([], lambda: self.now)
         self.follower.read()
         self.ring.replace(self.ring.merged(self.follower.keys, []))
@@ -93,7 +93,7 @@ def rest(followed: Followed) -> bytes:
 def test_revoked_key_does_not_stay_valid_if_the_file_is_overwritten_during_a_read(
     followed: Followed, rest: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed_rows = store_file._Database.changed_rows
+    changed_rows = key_store._Database.changed_rows
 
     def overwrite_the_rest(*given: Any) -> Any:
         rows = changed_rows(*given)
@@ -102,7 +102,7 @@ def test_revoked_key_does_not_stay_valid_if_the_file_is_overwritten_during_a_rea
         return rows
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_file._Database, "changed_rows", overwrite_the_rest)
+        patch.setattr(key_store._Database, "changed_rows", overwrite_the_rest)
         assert not followed.poll()
         assert "overwritten during a read" in str(followed.follower.error)
     assert followed.poll()
@@ -223,7 +223,7 @@ def by_digest(keys: Sequence[ApiKey]) -> dict[bytes, ApiKey]:
 
 def stored_keys(path: Path) -> dict[bytes, ApiKey]:
     """Read all keys, as a service does when it starts."""
-    follower = StoreFollower(KeyStoreFile(path))
+    follower = StoreFollower(SqliteKeyStore(path))
     follower.read()
     return by_digest(follower.keys)
 
@@ -260,7 +260,7 @@ def test_other_servers_are_looked_for_each_10_s_and_once_the_store_can_be_read_a
 ) -> None:
     looks: list[float] = []
     monkeypatch.setattr(
-        KeyStoreFile, "require_one_server", lambda _, timeout: looks.append(timeout)
+        SqliteKeyStore, "require_one_server", lambda _, timeout: looks.append(timeout)
     )
     for expected in (1, 1, 2):
         followed.poll()
@@ -339,7 +339,7 @@ def test_nothing_is_written_while_the_store_cannot_be_read(
     """That it fails is logged once."""
     with deleted(followed.path):
         followed.poll()
-        monkeypatch.setattr(KeyStoreFile, "connected", None)
+        monkeypatch.setattr(SqliteKeyStore, "connected", None)
         followed.follower.write_last_used({"shop": CREATED})
         assert len(caplog.records) == 1
     monkeypatch.undo()
@@ -401,7 +401,7 @@ def test_keys_that_a_restore_makes_valid_again_are_logged(
 
 async def test_reload_leaves_keys_undetermined_while_a_store_cannot_be_read(tmp_path: Path) -> None:
     make_store(tmp_path / "keys.db", "shop")
-    keys, settings = Keys(Kinds()), AuthSettings.model_construct(store=tmp_path / "keys.db")
+    keys, settings = Keys(idv_kinds()), AuthSettings.model_construct(store=tmp_path / "keys.db")
     (await keys.prepare(settings)).commit()
     assert time.monotonic() < keys.ring.complete_until <= time.monotonic() + 1
     keys.ring.complete_until = -inf

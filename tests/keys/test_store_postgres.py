@@ -42,6 +42,7 @@ from tornado_idv.keys.stored_keys import EMPTY
 
 pytestmark = pytest.mark.slow
 
+UNSUPPORTED = "no plugin supports this URL of a key store; supported: postgres://, postgresql://"
 KEYS = (Path(__file__).parents[2] / "docs" / "guide" / "keys.md").read_text(encoding="utf-8")
 
 
@@ -295,12 +296,10 @@ async def test_kept_connection_on_which_nothing_is_answered_is_replaced_within_s
             "postgresql://id@v:{}@h/keys",
             "percent-encode special characters in the password (@ as %40",
         ),
-        (
-            "mysql://idv:{}@h/keys",
-            "no plugin supports this URL of a key store; supported: postgres",
-        ),
+        ("mysql://idv:{}@h/keys", UNSUPPORTED),
+        ("file:///{}/keys.db", UNSUPPORTED),
     ],
-    ids=["unreachable", "malformed", "unknown scheme"],
+    ids=["unreachable", "malformed", "unknown scheme", "path in a URL"],
 )
 def test_store_that_cannot_be_opened_stops_the_start_and_is_reported_by_check(
     tmp_path: Path, invoke: Invoke, setting: str, message: str

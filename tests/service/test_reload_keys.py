@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from idv_sqlite import idv_kinds
+from idv_sqlite.key_store import SqliteKeyStore
 from support.databases.key_stores import CREATED, add, make_store, read, record
 from support.processes.reloads import B, config, reloadable
 from support.processes.service import KEY
 from tornado_idv.config.settings import AuthSettings, KeySettings
 from tornado_idv.errors import SettingError
-from tornado_idv.interfaces.hookspecs import Kinds
-from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import issue
 from tornado_idv.reload_result import FAILED, INVALID
 from tornado_idv.service.keys import Keys
@@ -171,7 +171,7 @@ def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("first", "second"):
         make_store(tmp_path / name, name)
     names: list[str] = []
-    monkeypatch.setattr(KeyStoreFile, "close", lambda each: names.append(Path(each.name).name))
+    monkeypatch.setattr(SqliteKeyStore, "close", lambda each: names.append(Path(each.name).name))
     return names
 
 
@@ -183,7 +183,7 @@ async def test_store_is_closed_that_was_opened_for_an_aborted_configuration(
     tmp_path: Path, closed: list[str]
 ) -> None:
     """Or that has a configured key."""
-    keys = Keys(Kinds())
+    keys = Keys(idv_kinds())
     (await keys.prepare(with_keys(tmp_path / "first"))).commit()
     for store in (tmp_path / "first", None):
         await (await keys.prepare(with_keys(store))).abort()
@@ -202,7 +202,7 @@ async def test_store_is_closed_that_was_opened_for_an_aborted_configuration(
 async def test_store_that_is_replaced_or_closed_gets_the_last_uses(
     tmp_path: Path, closed: list[str], other: str | None
 ) -> None:
-    keys = Keys(Kinds())
+    keys = Keys(idv_kinds())
     (await keys.prepare(with_keys(tmp_path / "first"))).commit()
     keys.ring.last_used["first"] = CREATED + 7
     for name in ("first", other):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from idv_sqlite import idv_kinds
 from support.databases.key_stores import add, garbage, make_store, open_store, read, record
 from support.http.http_server import until
 from support.http.repeated_requests import BODY, PATH, repeating
@@ -28,7 +29,6 @@ from support.processes.service import (
 from tornado_idv.config.checks import key_conflicts
 from tornado_idv.config.settings import AuthSettings
 from tornado_idv.features.keys.editor import KeyEditor
-from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
@@ -169,7 +169,8 @@ async def test_store_that_responds_leaves_no_key_undetermined(
         polls += 1
         return call(*arguments)
 
-    async with service_keys.Keys(Kinds()).opened(AuthSettings.model_construct(store=store)) as keys:
+    settings = AuthSettings.model_construct(store=store)
+    async with service_keys.Keys(idv_kinds()).opened(settings) as keys:
         monkeypatch.setattr(keys.store, "in_thread", respond)
         while polls < 5:
             assert time.monotonic() < keys.ring.complete_until
@@ -187,7 +188,7 @@ async def test_reload_reads_many_keys_beside_the_event_loop(
         return merge(ring, stored, configured)
 
     monkeypatch.setattr(KeyRing, "merged", merged)
-    keys, settings = service_keys.Keys(Kinds()), AuthSettings.model_construct(store=store)
+    keys, settings = service_keys.Keys(idv_kinds()), AuthSettings.model_construct(store=store)
     (await keys.prepare(settings)).commit()
     (await keys.prepare(settings)).commit()
     assert threads
@@ -209,7 +210,7 @@ def test_unexpected_error_does_not_end_the_following(
 
 
 async def test_start_is_cancelled_while_reading_the_store_hangs(store: Path) -> None:
-    opening = service_keys.Keys(Kinds()).opened(AuthSettings.model_construct(store=store))
+    opening = service_keys.Keys(idv_kinds()).opened(AuthSettings.model_construct(store=store))
     with hanging(store) as begun:
         task = asyncio.create_task(opening.__aenter__())
         await asyncio.to_thread(begun.wait, 5)
@@ -226,7 +227,7 @@ async def test_neither_another_store_nor_the_stop_waits_for_a_store_that_hangs(
     token, other = digest(make_store(tmp_path / "other.db", "web")["web"]), tmp_path / "other.db"
     settings = AuthSettings.model_construct(store=store)
     with ExitStack() as stack:
-        async with asyncio.timeout(5), service_keys.Keys(Kinds()).opened(settings) as keys:
+        async with asyncio.timeout(5), service_keys.Keys(idv_kinds()).opened(settings) as keys:
             begun = stack.enter_context(hanging(store))
             await asyncio.to_thread(begun.wait, 5)
             (await keys.prepare(AuthSettings.model_construct(store=other))).commit()

@@ -34,8 +34,8 @@ class Kinds:
     backends: Classes[Backend[Any]] = field(default_factory=dict)
     """Backends by ``kind`` of an entry in ``backends``."""
     key_stores: Classes[Any] = field(default_factory=dict)
-    """Subclasses of `KeyStoreLocation` by scheme of the URL in ``auth.store``. Their argument is
-    this URL in a `pydantic.SecretStr`."""
+    """Subclasses of `KeyStoreLocation` by scheme of the URL in ``auth.store``, empty for a path.
+    Their argument is the `Path`, or the URL in a `pydantic.SecretStr`."""
     shared_caches: Classes[SharedCache[Any]] = field(default_factory=dict)
     """Shared caches by ``shared_cache.kind``."""
 

@@ -1,4 +1,4 @@
-"""Location of a key store: a file, or a URL for a plugin."""
+"""Location of a key store: a file or a URL. Plugins implement both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from tornado_idv.errors import KeyStoreError
+from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.store import KeyDatabase, KeyStore
+from tornado_idv.registry import load_class
 
 BUSY_TIMEOUT = 5.0
 """Maximum time that a command waits for another writer, in seconds."""
@@ -49,7 +52,7 @@ class KeyStoreLocation(ABC):
 
     @abstractmethod
     def create(self) -> bool:
-        """Create an empty store. Return false if it exists already. Raises `KeyStoreError`."""
+        """Create an empty store. Return false for an existing store. Raises `KeyStoreError`."""
 
     def require_one_server(self, timeout: float) -> None:  # noqa: B027 - a file has none
         """Raise `KeyStoreError` if a second server of the store's database accepts writes.
@@ -63,3 +66,17 @@ class KeyStoreLocation(ABC):
 
     def close(self) -> None:  # noqa: B027 - a file is open only while it is used
         """Close a connection that was kept for the next call of `connected`."""
+
+
+def locate_store(setting: Path | SecretStr, kinds: Kinds) -> KeyStoreLocation:
+    """Return the location of a key store, without opening it. A path has an empty scheme.
+
+    Raises `KeyStoreError` for a scheme without a plugin, and `StartError` for a broken plugin.
+    """
+    scheme = "" if isinstance(setting, Path) else setting.get_secret_value().partition("://")[0]
+    if scheme not in kinds.key_stores:
+        known = ", ".join(f"{each}://" for each in sorted(kinds.key_stores) if each) or "none"
+        place = "this URL of a key store" if scheme else "a key store in a file"
+        raise KeyStoreError(f"no plugin supports {place}; supported: {known}")
+    location: KeyStoreLocation = load_class(kinds.key_stores[scheme])(setting)
+    return location

@@ -21,13 +21,13 @@ import click
 import pytest
 from click.testing import Result
 
+from idv_sqlite.key_store import SqliteKeyStore
 from support.databases.key_stores import add, execute, make_store, open_store, read, record
 from support.processes.process import BROKEN, CLOSED, Invoke, command, on_terminal
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
 from tornado_idv.features.keys.editor import KeyEditor
 from tornado_idv.features.keys.record import KeyRecord, Token
 from tornado_idv.features.keys.store import format_moment
-from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import check_token, digest
 from tornado_idv.keys.token import issue as new_token
 from tornado_idv.units import Rate
@@ -472,18 +472,18 @@ def test_signal_at_the_commit_of_a_change_does_not_hide_that_it_is_made(
     run: Run, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     @contextmanager
-    def interrupted_after(self: KeyStoreFile, **options: Any) -> Iterator[Any]:
+    def interrupted_after(self: SqliteKeyStore, **options: Any) -> Iterator[Any]:
         with connect(self, **options) as database:
             yield database
             if not options["read_only"]:
                 signal.raise_signal(number)
 
-    connect = KeyStoreFile.connected
+    connect = SqliteKeyStore.connected
     shop = {"id": "shop", "sha256": "0" * 64}
     (tmp_path / "keys.jsonl").write_text(json.dumps(shop))
     lines = {**shop, "owner": "another"}, {"id": "later", "sha256": "1" * 64}
     (tmp_path / "later.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    monkeypatch.setattr(KeyStoreFile, "connected", interrupted_after)
+    monkeypatch.setattr(SqliteKeyStore, "connected", interrupted_after)
     for arguments, message in (
         (f"import {tmp_path}/keys.jsonl --create", f"Created the key store {path}.\nImported 1"),
         (f"import {tmp_path}/later.jsonl --update", "Imported 1 key, updated 1;"),

@@ -10,6 +10,7 @@ from threading import Barrier
 import pytest
 from msgspec.structs import replace
 
+from idv_sqlite.key_store import SqliteKeyStore
 from support.databases.key_stores import (
     CREATED,
     add,
@@ -20,7 +21,6 @@ from support.databases.key_stores import (
 )
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.features.keys.record import Token
-from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.store_location import KeyStoreLocation
 from tornado_idv.keys.stored_keys import EMPTY
 from tornado_idv.keys.token import digest
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 def place(request: pytest.FixtureRequest, path: Path) -> KeyStoreLocation:
     """A place for a key store, where there is none."""
     if request.param == "file":
-        return KeyStoreFile(path)
+        return SqliteKeyStore(path)
     location: KeyStoreLocation = request.getfixturevalue("in_postgres")
     return location
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from idv_postgres.key_store import PostgresKeyStore
+from idv_sqlite.key_store import SqliteKeyStore
 from support.databases import sqlite_databases
 from support.databases.postgres_server import Database
 from support.processes.service import CONFIG
 from tornado_idv.features.keys.editor import KeyEditor
 from tornado_idv.features.keys.record import KeyRecord, Token
-from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.store_location import KeyStoreLocation
 from tornado_idv.keys.token import digest, issue
 
@@ -32,7 +32,7 @@ Place = Path | KeyStoreLocation
 
 
 def at(place: Place) -> KeyStoreLocation:
-    return KeyStoreFile(place) if isinstance(place, Path) else place
+    return SqliteKeyStore(place) if isinstance(place, Path) else place
 
 
 def postgres_place(database: Database) -> PostgresKeyStore:

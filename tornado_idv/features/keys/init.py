@@ -17,8 +17,9 @@ from tornado_idv.errors import StartError
 from tornado_idv.features.keys.editor import editing
 from tornado_idv.features.keys.record import KeyRecord, Token
 from tornado_idv.interfaces.command_tools import Exit
-from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.keys.store_location import locate_store
 from tornado_idv.keys.token import digest, issue
+from tornado_idv.registry import installed_kinds, plugin_manager
 
 _CONFIG = """\
 # To complete and check this file in an editor: tornado-idv schema --help
@@ -153,7 +154,8 @@ def init(folder: Path, kind: str) -> None:
 
 def _write(folder: Path, texts: Mapping[str, str], token: str) -> None:
     """Write a key store with this token, and the files in ``texts``. Raises `StartError`."""
-    now, place = time.time(), KeyStoreFile(folder / "keys.db")
+    place = locate_store(folder / "keys.db", installed_kinds(plugin_manager()))
+    now = time.time()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not place.create():  # before the other files, because these would prevent a second run

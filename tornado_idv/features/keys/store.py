@@ -27,10 +27,8 @@ from tornado_idv.features.keys.editor import KeyEditor, editing
 from tornado_idv.features.keys.record import KeyRecord, check_text
 from tornado_idv.ignored_signals import ignore_signals
 from tornado_idv.interfaces.command_tools import Exit
-from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.api_key import KEY_ID
-from tornado_idv.keys.store_file import KeyStoreFile, locate_store
-from tornado_idv.keys.store_location import KeyStoreLocation
+from tornado_idv.keys.store_location import KeyStoreLocation, locate_store
 from tornado_idv.keys.token import digest, is_token68
 from tornado_idv.logs.handlers import LogFormat, configure_logging
 from tornado_idv.options import KeyStoreAddress, is_like_url
@@ -180,14 +178,14 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
             raise RefusedError(
                 "--store: must be a file; a URL may contain a password, so set it as auth.store"
             )
-        return Target(KeyStoreFile(store_path), as_json, time.time())
+        location = locate_store(store_path, installed_kinds(plugin_manager()))
+        return Target(location, as_json, time.time())
     settings = load_parts(config_path, os.environ, _Parts, needed="auth.store")
     store, keys = settings.auth.store, settings.auth.keys
     if store is None:
         raise RefusedError(f"{config_path}: auth.store is not set; set it, or use --store PATH")
-    kinds = Kinds() if isinstance(store, Path) else installed_kinds(plugin_manager())
     return Target(
-        locate_store(store, kinds),
+        locate_store(store, installed_kinds(plugin_manager())),
         as_json,
         time.time(),
         settings.logging.format,

@@ -1,7 +1,7 @@
 """The SQLite file with the comparisons of a shadow. Several processes write to it.
 
 The file uses a rollback journal, not a WAL. A ``-wal`` file could outlive its database, and SQLite
-would apply it to the next file with the same name (see `tornado_idv.keys.store_file`).
+would apply it to the next file with the same name (see `idv_sqlite.key_store`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The key store: its file, its schema, and the changes of commands."""
+"""The key store in a file: its schema, its faults, and the changes of commands."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from idv_sqlite.key_store import SqliteKeyStore
 from support.databases import key_stores
 from support.databases.key_stores import (
     CREATED,
@@ -30,7 +31,8 @@ from support.processes.process_usage import descriptors
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.features.keys.editor import KeyEditor
 from tornado_idv.features.keys.record import Token
-from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.interfaces.hookspecs import Kinds
+from tornado_idv.keys.store_location import locate_store
 from tornado_idv.keys.stored_keys import EMPTY
 from tornado_idv.keys.token import check_token, digest
 
@@ -52,16 +54,21 @@ def test_store_can_be_read_by_its_user_alone(path: Path) -> None:
         assert list(path.parent.iterdir()) == [path]
 
 
+def test_store_in_a_file_needs_a_plugin(path: Path) -> None:
+    with pytest.raises(KeyStoreError, match="no plugin supports a key store in a file; supported"):
+        locate_store(path, Kinds())
+
+
 def test_store_in_a_missing_folder_cannot_be_created(path: Path) -> None:
     with pytest.raises(KeyStoreError, match=r"cannot be created: No such file or directory"):
-        KeyStoreFile(path.parent / "none" / "keys.db").create()
+        SqliteKeyStore(path.parent / "none" / "keys.db").create()
 
 
 def test_store_not_created_leaves_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another command is faster."""
     make_store(path, "shop")
     monkeypatch.setattr(os.path, "lexists", lambda _: False)
-    assert not KeyStoreFile(path).create()
+    assert not SqliteKeyStore(path).create()
     assert list(path.parent.iterdir()) == [path]
     assert list(read(path)) == ["shop"]
 
@@ -77,10 +84,10 @@ def test_journal_of_a_removed_store_does_not_bring_its_keys_back(path: Path) -> 
     path.unlink()
     journal.write_bytes(content)
     with pytest.raises(KeyStoreError, match="belongs to a removed key store; delete it"):
-        KeyStoreFile(path).create()
+        SqliteKeyStore(path).create()
     assert list(path.parent.iterdir()) == [journal]
     journal.unlink()
-    assert KeyStoreFile(path).create()
+    assert SqliteKeyStore(path).create()
     assert read(path) == {}
 
 
@@ -171,7 +178,7 @@ def test_error_that_has_ended_the_transaction_itself_is_reported(path: Path) -> 
     make_store(path, "shop")
     with (
         pytest.raises(KeyStoreError, match="SQLite fails with SQLITE_CONSTRAINT"),
-        KeyStoreFile(path).connected(busy_timeout=0.0, read_only=False) as database,
+        SqliteKeyStore(path).connected(busy_timeout=0.0, read_only=False) as database,
         database.writing(),
     ):
         database.execute("INSERT OR ROLLBACK INTO keys SELECT * FROM keys")
@@ -252,7 +259,7 @@ def test_keys_with_several_tokens_are_added_where_a_statement_takes_999_values(p
     make_store(path)
     tokens = [Token(digest(f"{n}"), CREATED) for n in range(1000)]
     keys = [replace(record(f"k{n}", "x"), tokens=(*tokens[n::500],)) for n in range(500)]
-    with KeyStoreFile(path).connected(busy_timeout=1.0, read_only=False) as database:
+    with SqliteKeyStore(path).connected(busy_timeout=1.0, read_only=False) as database:
         database.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
         store = KeyEditor(database, "keys.db")
         store.add(keys)

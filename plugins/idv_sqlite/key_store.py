@@ -1,4 +1,4 @@
-"""The file of the key store: a SQLite database with a rollback journal.
+"""The key store in a file: a SQLite database with a rollback journal.
 
 WAL mode would be dangerous. Its ``-wal`` file stays while any process has the store open. If an
 operator then replaces the store by another file, SQLite would apply the old ``-wal`` file to the
@@ -17,13 +17,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic import SecretStr
-
-from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
-from tornado_idv.files import FileSignature
-from tornado_idv.interfaces.hookspecs import Kinds
-from tornado_idv.keys.store_location import BUSY_TIMEOUT, KeyStoreLocation
-from tornado_idv.registry import load_class
+from idv_sqlite.errors import mapped_errors, primary_code
+from idv_sqlite.files import sync, uri_of
+from tornado_idv import FileSignature, KeyStoreError, KeyStoreLocation, MissingKeyStoreError
 
 _APPLICATION_ID = 0x6964766B
 """SQLite's ``application_id`` of key stores: ASCII ``idvk``."""
@@ -100,6 +96,7 @@ _DAMAGED = "the key store is damaged; restore it from a backup"
 _NO_STORE = "the file is not a key store"
 _OPEN_TO_OTHERS = "other users have access to the key store; set its mode to 600"
 _REASONS = {
+    None: _DAMAGED,  # invalid UTF-8, or raised by `changed_rows`
     sqlite3.SQLITE_BUSY: "the key store is locked by another process",
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_NOTADB: _NO_STORE,
@@ -115,22 +112,7 @@ _REASONS = {
 }
 
 
-def locate_store(setting: Path | SecretStr, kinds: Kinds) -> KeyStoreLocation:
-    """Return the location of a key store, without opening it.
-
-    Raises `KeyStoreError` if no plugin supports the URL, and `StartError` for a broken plugin.
-    """
-    if isinstance(setting, Path):
-        return KeyStoreFile(setting)
-    scheme, _, _ = setting.get_secret_value().partition("://")
-    if scheme not in kinds.key_stores:
-        known = ", ".join(f"{each}://" for each in sorted(kinds.key_stores)) or "none"
-        raise KeyStoreError(f"no plugin supports this URL of a key store; supported: {known}")
-    location: KeyStoreLocation = load_class(kinds.key_stores[scheme])(setting)
-    return location
-
-
-class KeyStoreFile(KeyStoreLocation):
+class SqliteKeyStore(KeyStoreLocation):
     """A key store in a file. ``setting`` is the path of the file."""
 
     setting: Path
@@ -154,7 +136,7 @@ class KeyStoreFile(KeyStoreLocation):
             raise KeyStoreError(f"{path}: {_NO_STORE}: not a regular file")
         if status.st_size == 0:
             raise KeyStoreError(f"{path}: the file is empty; restore the key store from a backup")
-        with _clear_errors(path), closing(_connect(path, busy_timeout)) as database:
+        with mapped_errors(self._to_error), closing(_connect(path, busy_timeout)) as database:
             database.execute(f"PRAGMA query_only = {read_only}")
             database.execute("PRAGMA trusted_schema = OFF")
             if database.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
@@ -181,20 +163,16 @@ class KeyStoreFile(KeyStoreLocation):
             return False
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         try:
-            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            draft.touch(0o600, exist_ok=False)
             try:
-                with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as database:
+                with mapped_errors(self._to_error), closing(_connect(draft)) as database:
                     database.executescript(f"BEGIN; {_SCHEMA} COMMIT")
                 if os.path.lexists(f"{path}-journal") and not os.path.lexists(path):
                     raise KeyStoreError(f"{path}-journal belongs to a removed key store; delete it")
                 os.link(draft, path)
             finally:
                 draft.unlink()
-            descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync(path.parent)
         except FileExistsError:
             return False  # created by another command meanwhile
         except OSError as error:
@@ -205,6 +183,16 @@ class KeyStoreFile(KeyStoreLocation):
     def warnings(self) -> list[str]:
         """Return a warning if other users have access to the file."""
         return [_OPEN_TO_OTHERS] if self.setting.stat().st_mode & 0o077 else []
+
+    def _to_error(self, error: sqlite3.Error) -> KeyStoreError:
+        code = primary_code(error)
+        reason = _REASONS.get(code) or f"SQLite fails with {error.sqlite_errorname}"
+        if code == sqlite3.SQLITE_CANTOPEN:
+            try:  # SQLite gives no reason: find out if no file at all can be opened
+                os.close(os.open(os.devnull, os.O_RDONLY))
+            except OSError as general:
+                reason = f"the key store cannot be opened: {general.strerror}"
+        return KeyStoreError(f"{self.name}: {reason}")
 
 
 class _Database(sqlite3.Connection):
@@ -240,13 +228,8 @@ class _Database(sqlite3.Connection):
             yield
             return
         self.execute("BEGIN IMMEDIATE")
-        try:
+        with self:  # commits, or rolls back unless SQLite has already done so
             yield
-            self.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):  # some errors have rolled back the transaction already
-                self.execute("ROLLBACK")
-            raise
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -264,27 +247,7 @@ class _Database(sqlite3.Connection):
             self.rollback()
 
 
-def _connect(path: Path, busy_timeout: float) -> _Database:
-    # Mode rw: by default, SQLite would create a missing file.
-    uri = f"{path.absolute().as_uri()}?mode=rw"
+def _connect(path: Path, busy_timeout: float = 5.0) -> _Database:
     return sqlite3.connect(
-        uri, timeout=busy_timeout, isolation_level=None, uri=True, factory=_Database
+        uri_of(path), timeout=busy_timeout, isolation_level=None, uri=True, factory=_Database
     )
-
-
-@contextmanager
-def _clear_errors(path: Path) -> Iterator[None]:
-    """Convert errors of SQLite to `KeyStoreError`, without data of the store."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", None)
-        if code is None:  # invalid UTF-8, or raised by `changed_rows`
-            raise KeyStoreError(f"{path}: {_DAMAGED}") from None
-        reason = _REASONS.get(code & 0xFF, f"SQLite fails with {error.sqlite_errorname}")
-        if code & 0xFF == sqlite3.SQLITE_CANTOPEN:
-            try:  # SQLite gives no reason: find out if no file at all can be opened
-                os.close(os.open(os.devnull, os.O_RDONLY))
-            except OSError as general:
-                reason = f"the key store cannot be opened: {general.strerror}"
-        raise KeyStoreError(f"{path}: {reason}") from None
