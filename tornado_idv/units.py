@@ -74,10 +74,14 @@ def parse_percentage(text: str) -> Decimal:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A rate limit: at most ``count`` events in ``seconds``."""
+    """A rate limit: at most ``count`` events in ``seconds``.
+
+    With ``log_only``, further events are logged instead of refused.
+    """
 
     count: int
     seconds: float
+    log_only: bool = False
 
 
 def parse_rate(text: str) -> Rate:

@@ -13,6 +13,7 @@ from tornado_idv.config.load import load
 from tornado_idv.errors import ConfigError, InvalidFormat, StartError
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.model import ByCard, ByNickname
+from tornado_idv.units import Rate
 
 TOKEN = "plain-token-of-a-partner"
 
@@ -61,13 +62,13 @@ def test_text_becomes_a_value_of_the_type_of_each_setting(load_text: Load, tmp_p
         "not_before": datetime(2026, 1, 1, tzinfo=UTC),
         "expires": datetime(2027, 1, 1, tzinfo=UTC),
         "limits": {
-            "requests": {"count": 5, "seconds": 1},
-            "misses": {"rate": {"count": 1, "seconds": 7200}, "log_only": True},
+            "requests": {"count": 5, "seconds": 1, "log_only": False},
+            "misses": {"rate": {"count": 1, "seconds": 7200, "log_only": False}, "log_only": True},
         },
     }
     assert dumped["limits"] == {
-        "requests": {"count": 100, "seconds": 1},
-        "misses": {"rate": {"count": 300, "seconds": 600}},
+        "requests": {"count": 100, "seconds": 1, "log_only": False},
+        "misses": {"rate": {"count": 300, "seconds": 600, "log_only": False}},
     }
     assert dumped["identifiers"]["card_length"] == (4, 4)
     assert dumped["demo"]
@@ -87,7 +88,11 @@ def test_key_without_scopes_and_limits_has_the_defaults(load_text: Load) -> None
     assert (demo.limits.requests, demo.limits.misses) == (None, None)
     text = f"{GOOD}auth: {{keys: [{{id: a, sha256: {'a' * 64}, limits: {{misses: 1/s}}}}]}}"
     (refused,) = load_text(text).auth.keys
-    assert [each.api_key.misses_log_only for each in (shop, demo, refused)] == [True, False, False]
+    assert [each.api_key.misses for each in (shop, demo, refused)] == [
+        Rate(1, 7200, log_only=True),
+        None,
+        Rate(1, 1),
+    ]
 
 
 def test_token_and_sha256_give_the_same_digest(load_text: Load) -> None:

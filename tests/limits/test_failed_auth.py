@@ -23,8 +23,14 @@ def clock() -> Ticker:
 
 @pytest.fixture
 def limiter(clock: Ticker) -> FailedAuthLimiter:
-    limiter = FailedAuthLimiter(MINUTE, clock=clock)
+    limiter = make_limiter(clock)
     limiter._secret = b"fixed, so that no test is random"
+    return limiter
+
+
+def make_limiter(clock: Ticker, rate: Rate = MINUTE, places: int = 65_536) -> FailedAuthLimiter:
+    limiter = FailedAuthLimiter(clock=clock, places=places)
+    limiter.configure(rate)
     return limiter
 
 
@@ -57,7 +63,7 @@ def test_other_addresses_are_counted_apart(limiter: FailedAuthLimiter, others: l
 
 @given(st.integers(0, 2**64 - 1))
 def test_the_addresses_of_one_ipv6_network_are_counted_together(host: int) -> None:
-    limiter = FailedAuthLimiter(MINUTE, clock=Ticker(), places=1024)
+    limiter = make_limiter(Ticker(), places=1024)
     failures(limiter, "2001:db8:0:1::")
     groups = ":".join(f"{host:016x}"[i : i + 4] for i in range(0, 16, 4))
     assert failures(limiter, f"2001:db8:0:1:{groups}") == 0
@@ -76,7 +82,7 @@ def test_a_crowd_of_guessing_addresses_limits_hardly_any_other(limiter: FailedAu
 @given(st.lists(st.integers(0, 9), min_size=100, max_size=100))
 def test_no_address_fails_more_often_than_the_limit(order: list[int]) -> None:
     """In a table so small that all share places, failures of others only add to its own."""
-    limiter = FailedAuthLimiter(Rate(5, 60), clock=Ticker(), places=4)
+    limiter = make_limiter(Ticker(), Rate(5, 60), places=4)
     allowed = Counter(i for i in order if limiter.acquire(f"192.0.2.{i}") is None)
     assert all(count <= 5 for count in allowed.values())
 
@@ -99,7 +105,7 @@ def test_memory_does_not_grow_with_addresses(limiter: FailedAuthLimiter) -> None
 
 def test_which_addresses_share_a_place_cannot_be_predicted(clock: Ticker) -> None:
     """The hash has a random key."""
-    one, other = (FailedAuthLimiter(MINUTE, clock=clock) for _ in range(2))
+    one, other = (make_limiter(clock) for _ in range(2))
     addresses = [f"192.0.2.{i}" for i in range(20)]
     assert [one._find_places(each) for each in addresses] != [
         other._find_places(each) for each in addresses

@@ -39,9 +39,21 @@ def limits_of(limiter: KeyLimiter, name: str = "shop", **limits: Rate | bool) ->
     return found
 
 
+def make_limiter(
+    requests: Rate | None = None,
+    misses: Rate | None = None,
+    *,
+    clock: Ticker,
+    capacity: int = 262_144,
+) -> KeyLimiter:
+    limiter = KeyLimiter(clock=clock, capacity=capacity)
+    limiter.configure(requests, misses)
+    return limiter
+
+
 def two_processes(clock: Ticker) -> tuple[KeyLimiter, KeyLimiter]:
     """Return limiters that share a table, as after a fork."""
-    first, second = KeyLimiter(STRICT, clock=clock), KeyLimiter(STRICT, clock=clock)
+    first, second = make_limiter(STRICT, clock=clock), make_limiter(STRICT, clock=clock)
     second._names, second._tats = first._names, first._tats
     return first, second
 
@@ -61,7 +73,7 @@ def test_a_request_is_allowed_exactly_when_a_token_bucket_allows_it(
     A refused request is allowed after the wait, and not before.
     """
     clock = Ticker()
-    limits = limits_of(KeyLimiter(rate, clock=clock, capacity=8))
+    limits = limits_of(make_limiter(rate, clock=clock, capacity=8))
     interval = Fraction(rate.seconds) / rate.count
     tokens = Fraction(rate.count)
     for pause in pauses:
@@ -85,7 +97,7 @@ def test_as_many_misses_as_the_budget_are_allowed(
 ) -> None:
     """Found users cost nothing; after the last miss every lookup is refused."""
     clock = Ticker()
-    limits = limits_of(KeyLimiter(misses=rate, clock=clock, capacity=8))
+    limits = limits_of(make_limiter(misses=rate, clock=clock, capacity=8))
     interval = Fraction(rate.seconds) / rate.count
     tokens = Fraction(rate.count)
     for pause in pauses:
@@ -101,7 +113,7 @@ def test_as_many_misses_as_the_budget_are_allowed(
 
 
 def test_lookups_at_once_see_that_the_others_spent_the_budget_of_misses(clock: Ticker) -> None:
-    limits = limits_of(KeyLimiter(misses=Rate(10, 10), clock=clock))
+    limits = limits_of(make_limiter(misses=Rate(10, 10), clock=clock))
     assert allowed(limits, 30) == 30
     served = 0
     for _ in range(30):
@@ -114,7 +126,7 @@ def test_lookups_at_once_see_that_the_others_spent_the_budget_of_misses(clock: T
 
 
 def test_the_longer_wait_counts_if_both_limits_are_exceeded(clock: Ticker) -> None:
-    limiter = KeyLimiter(Rate(1, 10), Rate(1, 60), clock=clock)
+    limiter = make_limiter(Rate(1, 10), Rate(1, 60), clock=clock)
     limits, other = limits_of(limiter), limits_of(limiter, "other", requests=Rate(1, 100))
     for each, name, wait in ((limits, "misses", 60), (other, "requests", 100)):
         assert each.acquire() is None
@@ -128,7 +140,7 @@ def test_log_only_refuses_no_miss_and_logs_once_a_minute(
     clock: Ticker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It logs what would have been refused: it ends when the budget would be available again."""
-    limiter = KeyLimiter(Rate(200, 200), Rate(2, 3600), misses_log_only=True, clock=clock)
+    limiter = make_limiter(Rate(200, 200), Rate(2, 3600, log_only=True), clock=clock)
     limits = limits_of(limiter)
     for _ in range(100):
         assert limits.acquire() is None
@@ -145,7 +157,7 @@ def test_log_only_refuses_no_miss_and_logs_once_a_minute(
 
 
 def test_own_limits_replace_the_general_ones(clock: Ticker) -> None:
-    limiter = KeyLimiter(HUNDRED, Rate(1, 3600), misses_log_only=True, clock=clock)
+    limiter = make_limiter(HUNDRED, Rate(1, 3600, log_only=True), clock=clock)
     own = limits_of(limiter, "own", requests=Rate(5, 5), misses=Rate(2, 3600))
     assert allowed(own, 10) == 5
     clock.now += 1
@@ -155,17 +167,17 @@ def test_own_limits_replace_the_general_ones(clock: Ticker) -> None:
     clock.now += 5
     assert allowed(own, 1) == 0
     assert own.spent_misses() is not None
-    other = limits_of(limiter, "other", misses_log_only=False)
+    other = limits_of(limiter, "other")
     other.charge_miss()
     assert allowed(other, 150) == 100
     assert other.spent_misses() is None
-    logged = limits_of(limiter, "logged", misses=Rate(1, 3600), misses_log_only=True)
+    logged = limits_of(limiter, "logged", misses=Rate(1, 3600, log_only=True))
     logged.charge_miss()
     assert allowed(logged, 1) == 1
 
 
 def test_a_changed_key_keeps_what_it_has_used(clock: Ticker) -> None:
-    limiter = KeyLimiter(HUNDRED, clock=clock)
+    limiter = make_limiter(HUNDRED, clock=clock)
     assert allowed(limits_of(limiter), 60) == 60
     assert allowed(limits_of(limiter, requests=Rate(200, 200)), 200) == 140
     other_token = limiter.of(ApiKey("shop", b"another token", requests=Rate(200, 200)))
@@ -176,12 +188,12 @@ def test_a_changed_key_keeps_what_it_has_used(clock: Ticker) -> None:
 def test_key_that_has_used_up_a_stricter_limit_waits_for_one_interval_of_the_new_one(
     clock: Ticker,
 ) -> None:
-    limiter = KeyLimiter(STRICT, STRICT, clock=clock)
+    limiter = make_limiter(STRICT, STRICT, clock=clock)
     assert allowed(limits_of(limiter, requests=STRICT), 2) == 1
     spent = limits_of(limiter, "other")
     spent.charge_miss()
     assert allowed(spent, 2) == 0
-    limiter.configure(GENEROUS, GENEROUS, misses_log_only=False)
+    limiter.configure(GENEROUS, GENEROUS)
     for limits in (limits_of(limiter, requests=GENEROUS), limits_of(limiter, "other")):
         exceeded = limits.acquire()
         assert exceeded is not None
@@ -195,14 +207,14 @@ def test_each_process_bounds_the_wait_by_a_new_limit(clock: Ticker) -> None:
     """Also one that has not served the key, or goes on with the old limit for a while."""
     first, second = limiters = two_processes(clock)
     assert allowed(limits_of(first), 2) == 1
-    first.configure(GENEROUS, None, misses_log_only=False)
+    first.configure(GENEROUS, None)
     limits_of(first)
     clock.now += 0.01
     assert [allowed(limits_of(each), 1) for each in limiters] == [1, 0]
     clock.now += 1
     assert allowed(limits_of(second), 1) == 1
     assert allowed(limits_of(first), 1) == 0
-    second.configure(GENEROUS, None, misses_log_only=False)
+    second.configure(GENEROUS, None)
     limits_of(second)
     clock.now += 0.01
     assert [allowed(limits_of(each), 1) for each in limiters] == [1, 0]
@@ -210,21 +222,21 @@ def test_each_process_bounds_the_wait_by_a_new_limit(clock: Ticker) -> None:
 
 def test_general_limits_can_be_changed_and_removed(clock: Ticker) -> None:
     """A new limit never takes away what a key has not used."""
-    limiter = KeyLimiter(STRICT, Rate(1, 3600), misses_log_only=True, clock=clock)
+    limiter = make_limiter(STRICT, Rate(1, 3600, log_only=True), clock=clock)
     limits_of(limiter).charge_miss()
     for requests, log_only, count in ((HUNDRED, True, 100), (None, False, 0), (None, True, 150)):
-        limiter.configure(requests, Rate(1, 3600), misses_log_only=log_only)
+        limiter.configure(requests, Rate(1, 3600, log_only=log_only))
         assert allowed(limits_of(limiter), 150) == count
-    limiter.configure(None, None, misses_log_only=False)
+    limiter.configure(None, None)
     assert limiter.of(key()) is None
-    limiter.configure(HUNDRED, None, misses_log_only=False)
+    limiter.configure(HUNDRED, None)
     assert limiter.of(one := key()) is limiter.of(one) is not None
 
 
 def test_keys_beyond_the_capacity_are_limited_too(
     clock: Ticker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limiter = KeyLimiter(HUNDRED, clock=clock, capacity=4)
+    limiter = make_limiter(HUNDRED, clock=clock, capacity=4)
     names = [f"key-{i}" for i in range(10)]
     assert [allowed(limits_of(limiter, name), 60) for name in names] == [60] * 10
     tokens = [ApiKey(name, f"another {name}".encode()) for name in names]
@@ -232,7 +244,7 @@ def test_keys_beyond_the_capacity_are_limited_too(
     assert [allowed(limits, 60) for limits in found] == [40] * 10
     (record,) = caplog.records
     assert record.getMessage().startswith("the shared memory for limits is full after 4 keys")
-    limiter.configure(STRICT, None, misses_log_only=False)
+    limiter.configure(STRICT, None)
     for name in names:
         limiter.of(key(name))
         assert len(limiter._by_digest) <= 4
@@ -241,7 +253,7 @@ def test_keys_beyond_the_capacity_are_limited_too(
 @pytest.mark.slow
 def test_55000_keys_have_places_in_the_table(clock: Ticker) -> None:
     """Each its own; they are found by a hash, so the table is not filled to the end."""
-    limiter = KeyLimiter(HUNDRED, clock=clock)
+    limiter = make_limiter(HUNDRED, clock=clock)
     places = [limiter._find_place(f"key-{i}") for i in range(55_000)]
     assert all(table is limiter._tats for table, _ in places)
     at = [at for _, at in places]
@@ -252,7 +264,7 @@ def test_55000_keys_have_places_in_the_table(clock: Ticker) -> None:
 # CPython 3.12 warns if the process that runs the tests has threads.
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_forked_processes_share_one_limit(clock: Ticker) -> None:
-    limiter = KeyLimiter(HUNDRED, clock=clock)
+    limiter = make_limiter(HUNDRED, clock=clock)
     assert allowed(limits_of(limiter), 20) == 20
     reader, writer = os.pipe()
     child = os.fork()

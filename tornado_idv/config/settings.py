@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Annotated, Literal
 
@@ -54,7 +55,7 @@ from tornado_idv.options import (
     compile_pattern,
     text_schema,
 )
-from tornado_idv.units import RATE
+from tornado_idv.units import RATE, Rate
 
 
 class DrainSettings(Options):
@@ -174,6 +175,10 @@ class MissLimitSettings(Options):
     def _from_rate(cls, value: object) -> object:
         return {"rate": value} if isinstance(value, str) else value
 
+    @property
+    def limit(self) -> Rate:
+        return replace(self.rate, log_only=self.log_only)
+
 
 class KeyLimitSettings(Options):
     """The limits of one key. Each replaces the limit of the same name in ``limits``."""
@@ -229,8 +234,7 @@ class KeySettings(Options):
             not_before=self.not_before.timestamp() if self.not_before else -inf,
             expires=self.expires.timestamp() if self.expires else inf,
             requests=self.limits.requests,
-            misses=misses.rate if misses else None,
-            misses_log_only=misses is not None and misses.log_only,
+            misses=misses.limit if misses else None,
         )
 
 

@@ -34,7 +34,6 @@ class ApiKey(Struct, frozen=True, gc=False):
     expires: float = inf
     requests: Rate | None = None
     misses: Rate | None = None
-    misses_log_only: bool = False
     rejected: str | None = None
 
     def __repr__(self) -> str:

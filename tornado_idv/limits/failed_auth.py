@@ -25,25 +25,20 @@ from tornado_idv.units import Rate
 class FailedAuthLimiter:
     """Rate limit for requests without a valid key, by client address.
 
-    If ``rate`` is ``None``, there is no limit. ``clock`` returns monotonic seconds.
+    Before `configure`, there is no limit. ``clock`` returns monotonic seconds.
     """
 
     def __init__(
-        self,
-        rate: Rate | None,
-        *,
-        places: int = 65_536,
-        clock: Callable[[], float] = time.monotonic,
+        self, *, places: int = 65_536, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._limit: Limit | None = None
         self._places = places
         self._clock = clock
         self._secret = secrets.token_bytes(16)  # the key of the hash
         self._tats = memoryview(mmap(-1, 2 * places * 8)).cast("d")
-        self.configure(rate)
 
     def configure(self, rate: Rate | None) -> None:
-        """Set the rate. A change discards the failures counted so far."""
+        """Set the rate, or no limit. A change discards the failures counted so far."""
         if rate != (self._limit and self._limit.rate):
             self._limit = Limit("failed_auth", rate) if rate else None
             self._tats.cast("B")[:] = bytes(self._tats.nbytes)

@@ -41,6 +41,7 @@ class Limit:
     def __init__(self, name: str, rate: Rate) -> None:
         self.name = name
         self.rate = rate
+        self.log_only = rate.log_only
         self.interval = rate.seconds / rate.count
         self.tolerance = self.interval * (rate.count - 1)
 
@@ -71,14 +72,13 @@ class Exceeded(Struct, frozen=True):
 class KeyLimits(Struct, eq=False):
     """The limits of one key.
 
-    ``tats[at]`` is the TAT of requests, and ``tats[at + 1]`` the TAT of misses. With ``log_only``,
-    lookups that exceed ``misses`` are logged instead of refused.
+    ``tats[at]`` is the TAT of requests, and ``tats[at + 1]`` the TAT of misses. Only ``misses`` may
+    be `Rate.log_only`.
     """
 
     key: ApiKey
     requests: Limit | None
     misses: Limit | None
-    log_only: bool
     tats: memoryview[float]
     at: int
     clock: Callable[[], float]
@@ -86,8 +86,11 @@ class KeyLimits(Struct, eq=False):
 
     def rates(self) -> dict[str, str | None]:
         """Return the enforced rates by name. A rate that is only logged is ``None``."""
-        refusing = {"requests": self.requests, "misses": None if self.log_only else self.misses}
-        return {name: format_rate(each.rate) if each else None for name, each in refusing.items()}
+        limits = {"requests": self.requests, "misses": self.misses}
+        return {
+            name: format_rate(each.rate) if each and not each.log_only else None
+            for name, each in limits.items()
+        }
 
     def acquire(self, lookups: int = 1) -> Exceeded | None:
         """Return the exceeded limit. If none is exceeded, count the lookups and return ``None``.
@@ -123,7 +126,7 @@ class KeyLimits(Struct, eq=False):
 
     def spent_misses(self) -> Exceeded | None:
         """Return the miss limit if concurrent lookups exhausted it since `acquire`."""
-        if self.misses is None or self.log_only:
+        if self.misses is None or self.misses.log_only:
             return None
         return self.misses.exceeded(self.tats[self.at + 1], self.clock())
 
@@ -131,7 +134,7 @@ class KeyLimits(Struct, eq=False):
         tats, at = self.tats, self.at
         requests = self.requests.exceeded(tats[at], now, lookups) if self.requests else None
         misses = self.misses.exceeded(tats[at + 1], now, lookups) if self.misses else None
-        if misses is not None and self.log_only:
+        if misses is not None and misses.limit.log_only:
             if now >= self.logged_until:
                 self.logged_until = now + _LOG_INTERVAL
                 _log.warning(
@@ -147,23 +150,12 @@ class KeyLimits(Struct, eq=False):
 
 
 class KeyLimiter:
-    """The limits of all keys.
-
-    ``requests`` and ``misses`` are the general limits. They apply to keys without own limits. With
-    ``misses_log_only``, lookups that exceed the general ``misses`` are logged instead of refused.
-    ``clock`` returns monotonic seconds.
-    """
+    """The limits of all keys. ``clock`` returns monotonic seconds."""
 
     def __init__(
-        self,
-        requests: Rate | None = None,
-        misses: Rate | None = None,
-        *,
-        misses_log_only: bool = False,
-        capacity: int = _CAPACITY,
-        clock: Callable[[], float] = time.monotonic,
+        self, *, capacity: int = _CAPACITY, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._general = requests, misses, misses_log_only
+        self._general: tuple[Rate | None, Rate | None] = None, None
         self._capacity = capacity
         self._clock = clock
         table = memoryview(mmap(-1, capacity * _FIELDS * 8))
@@ -172,34 +164,30 @@ class KeyLimiter:
         self._beyond: dict[str, memoryview[float]] = {}
         """The TATs of key ids for which the table has no place."""
 
-    def configure(
-        self, requests: Rate | None, misses: Rate | None, *, misses_log_only: bool
-    ) -> None:
-        """Change the general limits. Events that were counted before still count.
+    def configure(self, requests: Rate | None, misses: Rate | None) -> None:
+        """Set the limits of keys without own limits. Events that were counted before still count.
 
         Afterwards, a key over its limit waits for at most one interval of the new limit.
         """
-        if self._general != (requests, misses, misses_log_only):
-            self._general = requests, misses, misses_log_only
+        if self._general != (requests, misses):
+            self._general = requests, misses
             self._by_digest = {}
 
     def of(self, key: ApiKey) -> KeyLimits | None:
         """Return the limits of a key, or ``None`` if no limit applies to it."""
-        requests, misses, _ = self._general
+        requests, misses = self._general
         if not (requests or misses or key.requests or key.misses):
             return None
         limits = self._by_digest.get(key.digest)
         return limits if limits is not None and limits.key is key else self._resolve(key)
 
     def _resolve(self, key: ApiKey) -> KeyLimits:
-        general_requests, general_misses, log_only = self._general
-        requests, misses = key.requests or general_requests, key.misses or general_misses
+        requests, misses = key.requests or self._general[0], key.misses or self._general[1]
         tats, at = self._find_place(key.id)
         limits = KeyLimits(
             key,
             _limit("requests", requests) if requests else None,
             _limit("misses", misses) if misses else None,
-            key.misses_log_only if key.misses else log_only,
             tats,
             at,
             self._clock,

@@ -12,15 +12,11 @@ class Limiters:
 
     def __init__(self, limits: LimitSettings) -> None:
         self.keys = KeyLimiter()
-        self.failed_auth = FailedAuthLimiter(None)
+        self.failed_auth = FailedAuthLimiter()
         self.configure(limits)
 
     def configure(self, limits: LimitSettings) -> None:
         """Apply the settings. The counts of unchanged limits are kept."""
         misses = limits.misses
-        self.keys.configure(
-            limits.requests,
-            misses.rate if misses else None,
-            misses_log_only=misses is not None and misses.log_only,
-        )
+        self.keys.configure(limits.requests, misses.limit if misses else None)
         self.failed_auth.configure(limits.failed_auth)

@@ -307,14 +307,11 @@ class Harness:
         self._seconds_per_request = seconds_per_request
         self._app = app
         self._proxies = TrustedProxies(proxies) if proxies else None
-        self._key_limiter = KeyLimiter(
-            parse_rate(requests) if requests else None,
-            parse_rate(misses) if misses else None,
-            clock=loop.time,
-        )
-        self._failed_auth = (
-            FailedAuthLimiter(parse_rate(failed_auth), clock=loop.time) if failed_auth else None
-        )
+        *rates, failed = [parse_rate(it) if it else None for it in (requests, misses, failed_auth)]
+        self._key_limiter = KeyLimiter(clock=loop.time)
+        self._key_limiter.configure(*rates)
+        self._failed_auth = FailedAuthLimiter(clock=loop.time)
+        self._failed_auth.configure(failed)
         self._manager = plugin_manager(entry_points=False, plugins=plugins)
         loop.run_until_complete(self._build(self._manager))
 
