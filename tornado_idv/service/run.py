@@ -18,13 +18,17 @@ import uvloop
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, LogOutput
+from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.events import Events
-from tornado_idv.service.loop_lag import measured_lag
+from tornado_idv.service.keys import background
 from tornado_idv.service.service import ServiceInfo, service_of_one_process
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
 _GC_THRESHOLD = 20_000
+_LAG_INTERVAL = 0.1
+_MAX_LAG = 1.0
+"""Seconds of lag above which the event loop counts as blocked."""
 KILLED_BY = 128
 """The exit code after a signal is this number plus the signal's number, as in a shell."""
 _STOP = (signal.SIGTERM, signal.SIGINT)
@@ -58,7 +62,7 @@ def run(
                 logs.writer.flush()  # so that all warnings appear before the announcement
                 announce(service)
                 events.send("ready")
-                with measured_lag(service.operations.counters):
+                async with background(measure_lag(service.operations.counters)):
                     await signals.stop.wait()
                     events.send("stopping")
                     _log.info("stopping: no new connections, finishing the requests in flight")
@@ -134,6 +138,18 @@ def abort(logs: LogOutput, number: int) -> None:
     _audit.info("stopped", extra={"drained": False})
     logs.close()
     os._exit(KILLED_BY + number)
+
+
+async def measure_lag(counters: Counters) -> None:
+    """Measure the delay of the event loop's timers. Blocking calls increase it."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + _LAG_INTERVAL
+        await asyncio.sleep(_LAG_INTERVAL)
+        lag = loop.time() - due
+        counters.max_lag = max(counters.max_lag, lag)
+        if lag > _MAX_LAG:
+            _log.warning("event loop was blocked for %.1f s", lag)
 
 
 async def _report_alive(events: Events) -> None:

@@ -15,9 +15,9 @@ import uvloop
 from tornado_idv.admin.service_operations import ServiceOperations
 from tornado_idv.errors import format_traceback
 from tornado_idv.logs.handlers import configure_logging
-from tornado_idv.service.loop_lag import measured_lag
+from tornado_idv.service.keys import background
 from tornado_idv.service.reload import Configuration, failure, prepare_file
-from tornado_idv.service.run import tune_gc
+from tornado_idv.service.run import measure_lag, tune_gc
 from tornado_idv.service.service import Service, public_listener
 from tornado_idv.workers.channel import (
     STOPPED,
@@ -66,7 +66,7 @@ def run_worker(
                 requests.service.set_result(service)
                 logs.writer.flush()  # before the announcement of the service
                 channel.serving(service.key_count, lambda: _report(service.operations))
-                with measured_lag(service.operations.counters):
+                async with background(measure_lag(service.operations.counters)):
                     await channel.stop.wait()
                     if await service.drain(delay=channel.delay):
                         return STOPPED
