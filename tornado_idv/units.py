@@ -1,6 +1,7 @@
 """Parsing and formatting of durations, sizes, rates and percentages, as in `config.yaml`.
 
-The number of digits is limited, because Python refuses to convert thousands of digits.
+The number of digits is limited, because Python refuses to convert thousands of digits. The parsers
+raise `ValueError` for any other text. No message repeats the text.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ _MAX_COUNT = 10**9
 _MAX_PERIOD = 10 * 365 * 86400
 
 
-def parse_duration(text: str) -> float:
-    """Parse a duration such as ``250ms``, ``30s``, ``5m``, ``1.5h`` or ``7d``. Return seconds.
+def _match(pattern: re.Pattern[str], text: str, message: str) -> re.Match[str]:
+    if match := pattern.fullmatch(text):
+        return match
+    raise ValueError(message)
 
-    Raises `ValueError`. Its message does not repeat the text.
-    """
-    match = DURATION.fullmatch(text)
-    if match is None:
-        raise ValueError("not a duration; write a number and ms, s, m, h or d, like 30s")
+
+def parse_duration(text: str) -> float:
+    """Parse a duration such as ``250ms``, ``30s``, ``5m``, ``1.5h`` or ``7d``. Return seconds."""
+    advice = "not a duration; write a number and ms, s, m, h or d, like 30s"
+    match = _match(DURATION, text, advice)
     return float(match[1]) * _SECONDS[match[2]]
 
 
@@ -43,13 +46,9 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Parse a size such as ``512B``, ``16KiB``, ``1MiB`` or ``1GiB``. Return bytes.
-
-    Raises `ValueError`. Its message does not repeat the text.
-    """
-    match = SIZE.fullmatch(text)
-    if match is None:
-        raise ValueError("not a size; write a number and B, KiB, MiB or GiB, like 16KiB")
+    """Parse a size such as ``512B``, ``16KiB``, ``1MiB`` or ``1GiB``. Return bytes."""
+    advice = "not a size; write a number and B, KiB, MiB or GiB, like 16KiB"
+    match = _match(SIZE, text, advice)
     return int(match[1]) * _BYTES[match[2]]
 
 
@@ -62,14 +61,9 @@ def format_size(count: int) -> str:
 
 
 def parse_percentage(text: str) -> Decimal:
-    """Parse a percentage such as ``5%`` or ``0.5%``. Return the number without the sign.
-
-    Raises `ValueError`. Its message does not repeat the text.
-    """
-    match = PERCENTAGE.fullmatch(text)
-    if match is None:
-        raise ValueError("not a percentage; write one from 0% to 100%, such as 5%")
-    return Decimal(match[1])
+    """Parse a percentage such as ``5%`` or ``0.5%``. Return the number without the sign."""
+    advice = "not a percentage; write one from 0% to 100%, such as 5%"
+    return Decimal(_match(PERCENTAGE, text, advice)[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +79,9 @@ class Rate:
 
 
 def parse_rate(text: str) -> Rate:
-    """Parse a rate such as ``100/second``, ``60/m`` or ``300/10 minutes``.
-
-    Raises `ValueError`. Its message does not repeat the text.
-    """
-    match = RATE.fullmatch(text)
-    if match is None:
-        raise ValueError(
-            "not a rate; write a number, / and a period, like 100/second or 300/10 minutes"
-        )
+    """Parse a rate such as ``100/second``, ``60/m`` or ``300/10 minutes``."""
+    advice = "not a rate; write a number, / and a period, like 100/second or 300/10 minutes"
+    match = _match(RATE, text, advice)
     count, periods = int(match[1]), int(match[2] or 1)
     if not 1 <= count <= _MAX_COUNT:
         raise ValueError("the number of a rate must be from 1 to 1000000000")
@@ -105,8 +93,6 @@ def parse_rate(text: str) -> Rate:
 
 def format_rate(rate: Rate) -> str:
     """Format a rate with one unit: ``100/second``, ``300/10 minutes``."""
-    for unit, length in _PERIODS.items():
-        if rate.seconds >= length and rate.seconds % length == 0:
-            periods = int(rate.seconds // length)
-            return f"{rate.count}/{unit}" if periods == 1 else f"{rate.count}/{periods} {unit}s"
-    return f"{rate.count}/{rate.seconds:g} seconds"
+    unit, length = next(each for each in _PERIODS.items() if rate.seconds % each[1] == 0)
+    periods = int(rate.seconds // length)
+    return f"{rate.count}/{unit}" if periods == 1 else f"{rate.count}/{periods} {unit}s"
