@@ -188,8 +188,8 @@ class Backend(ABC, Generic[OptionsT]):
     def __init__(self, options: OptionsT) -> None:
         self.options = options
         self.name = options.name
-        self._on_change: Callable[..., None] | None = None
-        self._on_available: Callable[[bool], None] | None = None
+        self._on_change: Callable[..., None] = lambda *_: None
+        self._on_available: Callable[[bool], None] = lambda _: None
 
     @classmethod
     def user_store(cls, options: OptionsT) -> UserStore | None:  # noqa: ARG003 for subclasses
@@ -283,8 +283,7 @@ class Backend(ABC, Generic[OptionsT]):
         With ``queries``, drop only the answers for these users, and every "not found". Report users
         that change together in one call. Must be called on the event loop.
         """
-        if self._on_change is not None:
-            self._on_change(*queries)
+        self._on_change(*queries)
 
     def on_available(self, listener: Callable[[bool], None]) -> None:
         """Set the listener: the function that `notify_available` calls with ``verified``."""
@@ -297,8 +296,7 @@ class Backend(ABC, Generic[OptionsT]):
         made sure that lookups succeed. Then the circuit breaker closes, and earlier failures no
         longer degrade the service. Must be called on the event loop.
         """
-        if self._on_available is not None:
-            self._on_available(verified)
+        self._on_available(verified)
 
 
 AnyBackend = Backend[Any]

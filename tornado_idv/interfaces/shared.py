@@ -58,7 +58,7 @@ class SharedCache(ABC, Generic[OptionsT]):
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
-        self._on_purge: Callable[[Purge], None] | None = None
+        self._on_purge: Callable[[Purge], None] = lambda _: None
 
     async def open(self) -> None:
         """Prepare for lookups. If the cache cannot be reached now, this method must not fail."""
@@ -87,8 +87,7 @@ class SharedCache(ABC, Generic[OptionsT]):
 
     def purged(self, purge: Purge) -> None:
         """Purge answers from the cache of this process after a purge by another process."""
-        if self._on_purge is not None:
-            self._on_purge(purge)
+        self._on_purge(purge)
 
 
 AnySharedCache = SharedCache[Any]
