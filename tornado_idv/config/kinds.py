@@ -26,14 +26,11 @@ from tornado_idv.features import FEATURES
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.interfaces.shared import SharedCacheOptions
-from tornado_idv.options import Options
+from tornado_idv.options import Options, OptionsT
 from tornado_idv.registry import load_class
 
 _Choices = tuple[tuple[str, type[Options] | None], ...]
 """The options model of each kind; ``None`` for a kind that is not imported."""
-
-_NO_DOCSTRINGS = {"use_attribute_docstrings": False}
-"""Skips pydantic's search for docstrings in source code. The search takes 20 ms for each model."""
 
 
 def settings_type(kinds: Kinds, used: Container[str] | None = None) -> type[Settings]:
@@ -82,13 +79,7 @@ def _settings_type(backends: _Choices, shared_caches: _Choices) -> type[Settings
     }
     fields: Any = {name: (each, Settings.model_fields[name]) for name, each in types.items()}
     fields |= {name: _section(name) for feature in FEATURES for name in feature.options}
-    return create_model(
-        "Settings",
-        __base__=Settings,
-        __doc__=Settings.__doc__,
-        __cls_kwargs__=_NO_DOCSTRINGS,
-        **fields,
-    )
+    return _submodel(Settings, **fields)
 
 
 @cache  # a reload compares sections by their types, too
@@ -97,14 +88,7 @@ def _section(name: str) -> tuple[type[Options], FieldInfo]:
     field = copy(Settings.model_fields[name])
     base: Any = field.annotation
     added = [resolve_name(each.options[name]) for each in FEATURES if name in each.options]
-    made = create_model(
-        base.__name__,
-        __base__=(*added, base),
-        __doc__=base.__doc__,
-        __module__=base.__module__,
-        __cls_kwargs__=_NO_DOCSTRINGS,
-    )
-    section = cast("type[Options]", made)
+    section: type[Options] = _submodel(base, *added)
     field.default = section()
     return section, field
 
@@ -135,12 +119,20 @@ def _entry(base: type[Options], choices: _Choices, noun: str) -> Any:
 
 
 def _options(kind: str, base: type[Options]) -> type[Options]:
-    only: Any = Literal[kind]
-    return create_model(
+    described = Field(description=base.model_fields["kind"].description)
+    return _submodel(base, kind=(Literal[kind], described))
+
+
+def _submodel(base: type[OptionsT], *added: type[Options], **fields: Any) -> type[OptionsT]:
+    """Return a subclass of a model, with the fields of the models ``added`` and more ``fields``."""
+    bases: Any = (*added, base)
+    made = create_model(
         base.__name__,
-        __base__=base,
+        __base__=bases,
         __doc__=base.__doc__,
         __module__=base.__module__,
-        __cls_kwargs__=_NO_DOCSTRINGS,
-        kind=(only, Field(description=base.model_fields["kind"].description)),
+        # Skips pydantic's search for docstrings in source code: it takes 20 ms for each model.
+        __cls_kwargs__={"use_attribute_docstrings": False},
+        **fields,
     )
+    return cast("type[OptionsT]", made)
