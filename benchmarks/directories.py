@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import dataset
-from tornado_idv.config.load import load
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.registry import installed_kinds, plugin_manager
@@ -34,7 +34,7 @@ async def directory_of(
     backends = [{"name": "measured", **options}]
     document = {"profile_sites": [dataset.SITE], "backends": backends, **settings}
     await asyncio.to_thread(config.write_text, json.dumps(document), encoding="utf-8")
-    loaded = load(config, installed_kinds(manager), {})
+    loaded = ConfigFile.read(config).load(installed_kinds(manager), {})
     async with open_directory(loaded, manager) as directory:
         (guard,) = directory.guards
         yield directory, guard

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from support.fakes.clock_and_backends import Ticker
-from tornado_idv.config.load import load
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.files import FileSecret, FileSignature
 from tornado_idv.registry import installed_kinds, plugin_manager
 
@@ -88,7 +88,7 @@ def test_only_a_reference_to_a_whole_file_follows_the_file(
     monkeypatch.setattr(FileSecret, "check_interval", 0.0)
     config = path.with_name("config.yaml")
     config.write_text(CONFIG.format(token=written), encoding="utf-8")
-    settings = load(config, installed_kinds(plugin_manager()), {"TOKEN": "third"})
+    settings = ConfigFile.read(config).load(installed_kinds(plugin_manager()), {"TOKEN": "third"})
     path.write_text("second\n", encoding="utf-8")
     assert settings.backends[0].auth.token.get_secret_value() == now  # type: ignore[attr-defined]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import uvloop
 from tornado.httpserver import HTTPServer
 
-from tornado_idv.config.load import load
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import installed_kinds, plugin_manager
@@ -23,7 +23,7 @@ from tornado_idv.web.lookups import ApiContext
 
 async def serve(port: int, config: Path) -> None:
     manager = plugin_manager()
-    settings = load(config, installed_kinds(manager), {})
+    settings = ConfigFile.read(config).load(installed_kinds(manager), {})
     access_log = configure_logging(settings.logging.level, settings.logging.format).access
     keys = KeyRing(entry.api_key for entry in settings.auth.keys)
     async with open_directory(settings, manager) as directory:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tornado_idv.config.load import load
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import ConfigError, Problem
 from tornado_idv.interfaces.hookspecs import Kinds
 
@@ -59,7 +59,7 @@ def test_any_tree_is_settings_or_problems_in_the_order_of_the_file(
 
 def problems_of(path: Path, kinds: Kinds) -> Sequence[Problem]:
     try:
-        load(path, kinds, {})
+        ConfigFile.read(path).load(kinds, {})
     except ConfigError as error:
         return error.problems
     return ()

@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from support.fixtures.configs import GOOD, Load, ProblemsIn
-from tornado_idv.config.load import load
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import ConfigError, InvalidFormat, StartError
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.model import ByCard, ByNickname
@@ -88,11 +88,8 @@ def test_key_without_scopes_and_limits_has_the_defaults(load_text: Load) -> None
     assert (demo.limits.requests, demo.limits.misses) == (None, None)
     text = f"{GOOD}auth: {{keys: [{{id: a, sha256: {'a' * 64}, limits: {{misses: 1/s}}}}]}}"
     (refused,) = load_text(text).auth.keys
-    assert [each.api_key.misses for each in (shop, demo, refused)] == [
-        Rate(1, 7200, log_only=True),
-        None,
-        Rate(1, 1),
-    ]
+    logged = Rate(1, 7200, log_only=True)
+    assert [each.api_key.misses for each in (shop, demo, refused)] == [logged, None, Rate(1, 1)]
 
 
 def test_token_and_sha256_give_the_same_digest(load_text: Load) -> None:
@@ -130,11 +127,11 @@ def test_paths_are_relative_to_the_file_which_problems_name_as_given(
     config.parent.mkdir()
     config.write_text(GOOD)
     monkeypatch.chdir(tmp_path)
-    settings = load(Path("conf/config.yaml"), kinds, {})
+    settings = ConfigFile.read(Path("conf/config.yaml")).load(kinds, {})
     assert settings.backends[0].model_dump()["path"] == tmp_path / "conf/members.db"
     config.write_text("a: [")
     with pytest.raises(ConfigError, match=r"^conf/config\.yaml:[12]:\d: not valid YAML: "):
-        load(Path("conf/config.yaml"), kinds, {})
+        ConfigFile.read(Path("conf/config.yaml")).load(kinds, {})
 
 
 @pytest.mark.parametrize(
@@ -156,7 +153,7 @@ def test_only_small_regular_files_are_loaded(
     (tmp_path / "large").write_bytes(b"#" * (1024**2 + 1))
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(StartError, match=f": cannot be read: {reason}$"):
-        load(tmp_path / name, kinds, {})
+        ConfigFile.read(tmp_path / name).load(kinds, {})
 
 
 @pytest.mark.parametrize("host", ["idv.example.", "a_b", "-", "a" * 63, "a." * 126])

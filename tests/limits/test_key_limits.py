@@ -40,11 +40,7 @@ def limits_of(limiter: KeyLimiter, name: str = "shop", **limits: Rate | bool) ->
 
 
 def make_limiter(
-    requests: Rate | None = None,
-    misses: Rate | None = None,
-    *,
-    clock: Ticker,
-    capacity: int = 262_144,
+    requests: Rate | None, misses: Rate | None = None, *, clock: Ticker, capacity: int = 262_144
 ) -> KeyLimiter:
     limiter = KeyLimiter(clock=clock, capacity=capacity)
     limiter.configure(requests, misses)
@@ -97,7 +93,7 @@ def test_as_many_misses_as_the_budget_are_allowed(
 ) -> None:
     """Found users cost nothing; after the last miss every lookup is refused."""
     clock = Ticker()
-    limits = limits_of(make_limiter(misses=rate, clock=clock, capacity=8))
+    limits = limits_of(make_limiter(None, rate, clock=clock, capacity=8))
     interval = Fraction(rate.seconds) / rate.count
     tokens = Fraction(rate.count)
     for pause in pauses:
@@ -113,7 +109,7 @@ def test_as_many_misses_as_the_budget_are_allowed(
 
 
 def test_lookups_at_once_see_that_the_others_spent_the_budget_of_misses(clock: Ticker) -> None:
-    limits = limits_of(make_limiter(misses=Rate(10, 10), clock=clock))
+    limits = limits_of(make_limiter(None, Rate(10, 10), clock=clock))
     assert allowed(limits, 30) == 30
     served = 0
     for _ in range(30):

@@ -20,7 +20,7 @@ from idv_upstream.transport.credentials import Credential, LoginRequest
 from idv_upstream.transport.tls import TlsOptions
 from support.databases.upstream_backends import PLAIN
 from tornado_idv import BackendOptions, ByCard, ByNickname
-from tornado_idv.config.load import load
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.kit.mapping import FieldOptions
 from tornado_idv.registry import installed_kinds, plugin_manager
 
@@ -179,7 +179,7 @@ def test_first_profile_site_is_a_placeholder(tmp_path: Path) -> None:
         '    by_nickname: {url: "/", query: {page: "{profile_url}", site: "{profile_site}"}}\n'
         "    response: {plan: plan, card_number: card, nickname: login}\n"
     )
-    (given,) = load(path, installed_kinds(plugin_manager()), {}).backends
+    (given,) = ConfigFile.read(path).load(installed_kinds(plugin_manager()), {}).backends
     request = UpstreamBackend(given).templates[ByNickname].render(ByNickname("al"))
     assert URL(request.url, encoded=True).query == {
         "page": "https://profiles.example/m/al",

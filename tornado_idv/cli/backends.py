@@ -13,7 +13,7 @@ import click
 import pluggy
 
 from tornado_idv.cli.common import RefusedError, exit_on_error, mute_own_logger
-from tornado_idv.config.load import load
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import LookupFailed, StartError
 from tornado_idv.interfaces.backend import BackendOptions
@@ -28,7 +28,7 @@ def load_settings(path: Path) -> tuple[Settings, pluggy.PluginManager]:
     Raises `StartError`, and its subclass `ConfigError` with all problems.
     """
     manager = plugin_manager()
-    return load(path, installed_kinds(manager), os.environ), manager
+    return ConfigFile.read(path).load(installed_kinds(manager), os.environ), manager
 
 
 def backend_named(backends: Iterable[BackendOptions], name: str) -> BackendOptions:

@@ -27,16 +27,15 @@ from tornado_idv.interfaces.hookspecs import Kinds
 class ConfigFile:
     """The content of a configuration file. It is read once, so settings and positions match.
 
-    ``signature`` is the signature of the file from before it was read. The option ``--port`` gives
-    ``port``. It replaces ``server.port`` and ``server.listen``. `load` adds the TLS files and the
-    files in ``${file:…}`` to ``named``, each with its signature from before it is read.
+    The option ``--port`` gives ``port``. It replaces ``server.port`` and ``server.listen``.
+    ``signatures`` has the signature of this file from before it was read. `load` adds the TLS files
+    and the files in ``${file:…}``, each with its signature from before it is read.
     """
 
     path: Path
     content: bytes
-    signature: FileSignature
     port: int | None = None
-    named: dict[Path, FileSignature | None] = field(default_factory=dict, compare=False)
+    signatures: dict[Path, FileSignature | None] = field(default_factory=dict, compare=False)
 
     @classmethod
     def read(cls, path: Path, port: int | None = None) -> ConfigFile:
@@ -46,7 +45,7 @@ class ConfigFile:
         except OSError as error:
             kind = MissingConfigError if isinstance(error, FileNotFoundError) else StartError
             raise kind(f"{path}: cannot be read: {error.strerror}") from error
-        return cls(path, require_file(path), signature, port)
+        return cls(path, require_file(path), port, {path: signature})
 
     def addresses_for(self, settings: Settings) -> tuple[Address, ...]:
         """Return the addresses to listen on. ``settings`` is the result of `load`."""
@@ -79,11 +78,6 @@ class ConfigFile:
         return yaml_loader.read(self.content, str(self.path))
 
 
-def load(path: Path, kinds: Kinds, environ: Mapping[str, str]) -> Settings:
-    """Read the file at ``path`` and load it as `ConfigFile.load` does; raises `StartError`."""
-    return ConfigFile.read(path).load(kinds, environ)
-
-
 def load_without_references(
     path: Path, kinds: Kinds, environ: Mapping[str, str]
 ) -> tuple[Settings | None, list[Problem]]:
@@ -103,7 +97,7 @@ def _validate(
 ) -> tuple[Settings | None, list[Problem], list[Problem]]:
     """Return the settings or ``None``, the unresolved references and all other problems."""
     resolved = Resolved(source.tree(), source.path, environ)
-    source.named.update(resolved.files)
+    source.signatures.update(resolved.files)
     tree, file = resolved.tree, str(source.path)
     found = list(cross_checks(tree, file))
     backends = value_at(tree, "backends")
@@ -124,7 +118,7 @@ def _validate(
         found += problems(error, model, tree, file)
     if settings is not None and (tls := settings.server.tls) is not None:
         certificate = (tls.cert_file, tls.key_file)
-        source.named.update({each: FileSignature.find(each) for each in certificate})
+        source.signatures.update({each: FileSignature.find(each) for each in certificate})
     # The value of an unresolved reference is unknown, so no other problem of it is reported.
     unknown = {(each.line, each.column) for each in resolved.absent + resolved.invalid}
     known = [each for each in found if (each.line, each.column) not in unknown]

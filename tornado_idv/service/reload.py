@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TypeVar
 
 import pluggy
@@ -58,15 +57,14 @@ class Watch:
 
     def __init__(self, file: ConfigFile) -> None:
         self._path = file.path
-        self._read: dict[Path, FileSignature | None] = {file.path: file.signature}
-        self._named = file.named
-        self._seen = {**self._read, **self._named}
+        self._read = file.signatures
+        self._seen = {**self._read}
 
     def read(self) -> ConfigFile:
         """Read the file; raises `StartError`."""
-        self._read, self._named = {self._path: FileSignature.find(self._path)}, {}
+        self._read = {self._path: FileSignature.find(self._path)}
         file = ConfigFile.read(self._path)
-        self._named = file.named
+        self._read = file.signatures
         return file
 
     def poll(self) -> bool:
@@ -74,7 +72,7 @@ class Watch:
 
         A change counts only if two polls find the same state, because a file may be incomplete.
         """
-        read = {**self._read, **self._named}
+        read = {**self._read}  # a reload may add files meanwhile
         before, self._seen = self._seen, {each: FileSignature.find(each) for each in read}
         return read != self._seen == before
 
@@ -243,7 +241,7 @@ class Configuration:
 
     def use(self, content: str) -> ReloadResult:
         """Use this content of the file for new processes. Invalid content changes nothing."""
-        file = replace(self.file, content=content.encode(), named={})
+        file = replace(self.file, content=content.encode(), signatures={})
         try:
             settings = file.load(self.kinds, os.environ)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything

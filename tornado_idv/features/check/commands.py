@@ -154,9 +154,9 @@ class DryRun:
     def warn_of_public_files(self, file: ConfigFile, settings: Settings) -> None:
         """Warn of files with secrets that every user of this machine can read."""
         public = {tls.cert_file} - {tls.key_file} if (tls := settings.server.tls) else set()
-        for path in sorted({each for each, found in file.named.items() if found} - public):
+        for path in sorted({each for each, found in file.signatures.items() if found} - public):
             own, *folders = (each.stat().st_mode for each in (path, *path.resolve().parents))
-            if own & 0o004 and all(mode & 0o001 for mode in folders):
+            if path != file.path and own & 0o004 and all(mode & 0o001 for mode in folders):
                 self.warn(f"every user of this machine can read {path}; run chmod o= {path}")
 
     def warn_of_listeners(self, settings: Settings) -> None:
