@@ -54,7 +54,7 @@ def run(
         alive = asyncio.create_task(_report_alive(events))
         try:
             async with service_of_one_process(
-                file, settings, manager, logs.access, lambda: logs.writer.dropped, events=events
+                file, settings, manager, logs, events=events
             ) as service:
                 signals.ready(partial(service.reloader.start, "signal"))
                 tune_gc()

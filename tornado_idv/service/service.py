@@ -22,6 +22,7 @@ from tornado_idv.http.server import HttpServer
 from tornado_idv.http.serving import Serving
 from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.logs.handlers import LogOutput
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds
@@ -33,7 +34,7 @@ from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.part import Part, Prepared, Running
 from tornado_idv.service.reload import Audited, Reloader, applicable, prepare_file, record
 from tornado_idv.service.sockets import SocketFiles, addresses_of, bind, public_sockets, tls_context
-from tornado_idv.web.access_log import AccessLog, RequestLog
+from tornado_idv.web.access_log import RequestLog
 from tornado_idv.web.app import OWN_ROUTES, all_routes, make_api, make_reject
 from tornado_idv.web.fast_path.known_heads import KnownHeads
 from tornado_idv.web.lookups import ApiContext
@@ -210,16 +211,15 @@ async def service_of_one_process(
     file: ConfigFile,
     settings: Settings,
     manager: pluggy.PluginManager,
-    access_log: AccessLog | None,
-    log_dropped: Callable[[], int],
+    logs: LogOutput,
     *,
     events: Events,
 ) -> AsyncIterator[Service]:
     """Run the whole service in one process, from open backends to listening sockets.
 
-    ``file`` holds the settings; a reload reads it again. ``log_dropped`` returns the number of
-    lost log lines, for the metrics. At a reload, ``events`` sends ``reloading`` and ``ready``.
-    Raises `StartError` if the key store, a backend or an address cannot be opened.
+    ``file`` holds the settings; a reload reads it again. At a reload, ``events`` sends
+    ``reloading`` and ``ready``. Raises `StartError` if the key store, a backend or an address
+    cannot be opened.
     """
     sockets = public_sockets(settings.server, file.addresses_for(settings))
     async with AsyncExitStack() as stack:
@@ -232,7 +232,7 @@ async def service_of_one_process(
             for each in own:
                 stack.callback(each.close)
         service = await stack.enter_async_context(
-            public_listener(settings, manager, access_log, log_dropped, sockets=sockets)
+            public_listener(settings, manager, logs, sockets=sockets)
         )
         operations = service.operations
 
@@ -263,8 +263,7 @@ async def service_of_one_process(
 async def public_listener(
     settings: Settings,
     manager: pluggy.PluginManager,
-    access_log: AccessLog | None,
-    log_dropped: Callable[[], int],
+    logs: LogOutput,
     *,
     sockets: AbstractContextManager[Sequence[Sequence[socket.socket]]],
     common: Limiters | None = None,
@@ -277,7 +276,7 @@ async def public_listener(
     counters = Counters()
     running = Running(settings, manager, counters)
     parts = [part for make_part in _PARTS if (part := make_part(running))]
-    log: RequestLog | None = access_log
+    log: RequestLog | None = logs.access
     for each in parts:
         log = each.log_before(log)
     async with (
@@ -296,7 +295,7 @@ async def public_listener(
             keys.store,
             counters,
             server.connection_states,
-            log_dropped,
+            lambda: logs.writer.dropped,
             server.connections_limit,
             parts,
         )

@@ -56,8 +56,7 @@ def run_worker(
                     public_listener(
                         settings,
                         current.plugins,
-                        logs.access,
-                        lambda: logs.writer.dropped,
+                        logs,
                         sockets=nullcontext([sockets]),
                         common=current.limiters,
                     )

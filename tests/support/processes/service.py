@@ -14,7 +14,8 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
@@ -197,9 +198,8 @@ async def serving_here(
     manager = plugin_manager(plugins=plugins)
     file = ConfigFile.read(write_config(folder, config))
     settings = file.load(installed_kinds(manager), {})
-    async with service_of_one_process(
-        file, settings, manager, log, lambda: 0, events=Events()
-    ) as service:
+    logs: Any = SimpleNamespace(access=log, writer=SimpleNamespace(dropped=0))
+    async with service_of_one_process(file, settings, manager, logs, events=Events()) as service:
         yield service
 
 
