@@ -9,12 +9,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, signal
 
-from tornado_idv.ignored_signals import ignore_signals
 from tornado_idv.model import User
 
 StoredRow = tuple[object, ...]
 """The values of the fields of a row, in order, and then the key of the row: a number or text."""
+
+
+def ignore_signals() -> None:
+    """Ignore SIGINT, SIGTERM and SIGHUP until the process ends. Call this in the main thread.
+
+    A `UserTransaction` calls this when its commit can no longer be undone, because a signal must
+    not hide the result from the operator. Commands on keys do the same.
+    """
+    for number in (SIGINT, SIGTERM, SIGHUP):
+        signal(number, SIG_IGN)
 
 
 class UserTransaction(ABC):
@@ -63,14 +73,7 @@ class UserStore(ABC):
     max_removed: str = "2%"
     """The maximum percentage of users that an import may remove."""
 
-    @staticmethod
-    def ignore_signals() -> None:
-        """Ignore SIGINT, SIGTERM and SIGHUP until the process ends. Call this in the main thread.
-
-        A `UserTransaction` calls this when its commit can no longer be undone, because a signal
-        must not hide the result from the operator.
-        """
-        ignore_signals()
+    ignore_signals = staticmethod(ignore_signals)
 
     @abstractmethod
     def count(self) -> int:

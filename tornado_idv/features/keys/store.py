@@ -25,8 +25,8 @@ from tornado_idv.config.parts import load_parts
 from tornado_idv.errors import UncertainChangeError
 from tornado_idv.features.keys.editor import KeyEditor, editing
 from tornado_idv.features.keys.record import KeyRecord, check_text
-from tornado_idv.ignored_signals import ignore_signals
 from tornado_idv.interfaces.command_tools import Exit
+from tornado_idv.interfaces.user_store import ignore_signals
 from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.keys.store_location import KeyStoreLocation, locate_store
 from tornado_idv.keys.token import digest, is_token68
