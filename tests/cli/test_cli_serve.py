@@ -21,12 +21,12 @@ from support.processes.ports import free_port, listens
 from support.processes.process import COMMAND, TIMEOUT, Invoke, eventually, running
 from support.processes.proxies import find_tool
 from support.processes.service import KEY, Client
+from tornado_idv.admin.report import ReloadResult
 from tornado_idv.cli.backends import load_settings
 from tornado_idv.cli.serve import announce
 from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service import service as service_module
 from tornado_idv.service.service import ServiceInfo
 

@@ -15,10 +15,10 @@ from idv_sqlite.key_store import SqliteKeyStore
 from support.databases.key_stores import CREATED, add, make_store, read, record
 from support.processes.reloads import B, config, reloadable
 from support.processes.service import KEY
+from tornado_idv.admin.report import FAILED, INVALID
 from tornado_idv.config.settings import AuthSettings, KeySettings
 from tornado_idv.errors import SettingError
 from tornado_idv.keys.token import issue
-from tornado_idv.reload_result import FAILED, INVALID
 from tornado_idv.service.keys import Keys
 
 

@@ -17,7 +17,7 @@ import pytest
 from support.processes.process_usage import anonymous_memory, open_descriptors
 from support.processes.reloads import config, reloadable
 from support.processes.service import make_database
-from tornado_idv.reload_result import INVALID
+from tornado_idv.admin.report import INVALID
 
 RELOADS = int(os.environ.get("RELOADS", "40"))
 USERS = 30

@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from support.fakes.clock_and_backends import LoopClock
+from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
@@ -18,7 +19,6 @@ from tornado_idv.errors import ConfigError, Problem, StartError
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
-from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
 from tornado_idv.service.part import Prepared
 from tornado_idv.service.reload import Audited, Reloader, applicable, prepare_file, record
 from tornado_idv.service.sockets import SocketFiles

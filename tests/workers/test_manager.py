@@ -17,10 +17,10 @@ from support.processes.control_channel import ControlEnd
 from support.processes.loggers import put_back
 from support.processes.supervision import configuration
 from tornado_idv.admin.listener import admin_listening
+from tornado_idv.admin.report import ReloadResult
 from tornado_idv.config.address import Address
 from tornado_idv.errors import StartError
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.keys import Keys
 from tornado_idv.service.part import Prepared
 from tornado_idv.service.reload import Reloader

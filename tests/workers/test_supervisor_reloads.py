@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from support.processes.supervision import CONFIG, FakeProcess, Simulation, never_serve
-from tornado_idv.reload_result import ReloadResult
+from tornado_idv.admin.report import ReloadResult
 
 OTHER = CONFIG.replace("profiles", "other")
 

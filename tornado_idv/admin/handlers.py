@@ -6,8 +6,8 @@ import logging
 
 from tornado_idv.admin.handler import AdminError, AdminHandler
 from tornado_idv.admin.metrics import render
+from tornado_idv.admin.report import FAILED, INVALID
 from tornado_idv.admin.status import health, status
-from tornado_idv.reload_result import FAILED, INVALID
 
 _audit = logging.getLogger("tornado_idv.audit")
 _RELOAD_ERRORS = {

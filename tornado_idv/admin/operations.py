@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from tornado_idv.admin.report import PartReport, Report
+from tornado_idv.admin.report import PartReport, ReloadResult, Report
 from tornado_idv.errors import IdvError
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.model import Query
-from tornado_idv.reload_result import ReloadResult
 
 Record = dict[str, Any]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal, Protocol
 
@@ -11,7 +13,24 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.reload_result import ReloadResult
+
+INVALID = "invalid_configuration"
+FAILED = "reload_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadResult:
+    """The result of a reload at the Unix time ``at``.
+
+    After success, ``needs_restart`` contains the changed settings that take effect only after a
+    restart. After a failure, the old configuration stays effective: ``code`` is `INVALID` or
+    `FAILED`, and ``problems`` contains the reasons.
+    """
+
+    at: float = field(default_factory=time.time)
+    needs_restart: tuple[str, ...] = ()
+    code: str | None = None
+    problems: tuple[str, ...] = ()
 
 
 class Reloads(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tornado_idv.admin.operations import Part, Record, parse_query
-from tornado_idv.admin.report import PartReport, Phase, ProcessReport, Reloads, Report
+from tornado_idv.admin.report import PartReport, Phase, ProcessReport, ReloadResult, Reloads, Report
 from tornado_idv.admin.sources import guard_report
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.shared import Purge
@@ -15,7 +15,6 @@ from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.reload_result import ReloadResult
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from typing import TypeVar
 import pluggy
 from pydantic import BaseModel
 
+from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.daemon_thread import DaemonThread
@@ -21,7 +22,6 @@ from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.options import APPLIED
-from tornado_idv.reload_result import FAILED, INVALID, ReloadResult
 from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.part import Prepared
 from tornado_idv.service.sockets import SocketFiles

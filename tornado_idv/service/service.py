@@ -12,6 +12,7 @@ from pkgutil import resolve_name
 
 import pluggy
 
+from tornado_idv.admin.report import ReloadResult
 from tornado_idv.admin.service_operations import ServiceOperations
 from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
@@ -26,7 +27,6 @@ from tornado_idv.logs.handlers import LogOutput
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds
-from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.directories import Directories, open_directories
 from tornado_idv.service.events import Events
 from tornado_idv.service.keys import Keys, background

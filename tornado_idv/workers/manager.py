@@ -13,13 +13,12 @@ from msgspec import convert
 
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.admin.operations import OperationFailed, Record
-from tornado_idv.admin.report import ProcessReport, Report, merge
+from tornado_idv.admin.report import ProcessReport, ReloadResult, Report, merge
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import AuthSettings, Settings
 from tornado_idv.errors import StartError
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.keys import Keys, background
 from tornado_idv.service.part import Prepared
 from tornado_idv.service.reload import (

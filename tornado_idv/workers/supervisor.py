@@ -16,10 +16,10 @@ from functools import partial
 
 from msgspec import convert
 
+from tornado_idv.admin.report import ReloadResult
 from tornado_idv.errors import StartError
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.events import Events
 from tornado_idv.service.reload import STOPPING, Audited, Configuration, failure, record
 from tornado_idv.service.run import KILLED_BY

@@ -9,14 +9,13 @@ import pytest
 
 from support.http.http_server import until
 from support.processes.reloads import GATED, Gated, ReloadHarness, config, reloadable
-from tornado_idv.admin.report import Report
+from tornado_idv.admin.report import FAILED, Report
 from tornado_idv.errors import StartError
 from tornado_idv.features.shadow import shadow as shadow_module
 from tornado_idv.features.shadow import state as shadow_state
 from tornado_idv.features.shadow.file import ShadowFile
 from tornado_idv.features.shadow.part import ShadowsPart
 from tornado_idv.lookup.canary import keep_checking
-from tornado_idv.reload_result import FAILED
 from tornado_idv.service.keys import background
 
 OLD = GATED % ("old", "A")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from support.processes.service import KEY, lookup_request, serving_here
+from tornado_idv.admin.report import ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import StartError, Unavailable
@@ -18,7 +19,6 @@ from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
 from tornado_idv.log_format import json_lines
 from tornado_idv.model import ByNickname, Query, User
 from tornado_idv.registry import installed_kinds, plugin_manager
-from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.service import Service
 from tornado_idv.web.access_log import AccessLog
 

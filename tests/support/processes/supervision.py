@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from tornado_idv.admin.report import ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import DrainSettings
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
-from tornado_idv.reload_result import ReloadResult
 from tornado_idv.service.events import Event, Events
 from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.reload import Configuration
