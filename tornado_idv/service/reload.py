@@ -49,34 +49,6 @@ async def prepare_file(
             return await prepare(settings)
 
 
-class Watch:
-    """Reads the configuration file, and detects changes of it and of the files named in it.
-
-    ``file`` is the configuration file as it was read at the start.
-    """
-
-    def __init__(self, file: ConfigFile) -> None:
-        self._path = file.path
-        self._read = file.signatures
-        self._seen = {**self._read}
-
-    def read(self) -> ConfigFile:
-        """Read the file; raises `StartError`."""
-        self._read = {self._path: FileSignature.find(self._path)}
-        file = ConfigFile.read(self._path)
-        self._read = file.signatures
-        return file
-
-    def poll(self) -> bool:
-        """Return whether a file has changed, so that the configuration must be read again.
-
-        A change counts only if two polls find the same state, because a file may be incomplete.
-        """
-        read = {**self._read}  # a reload may add files meanwhile
-        before, self._seen = self._seen, {each: FileSignature.find(each) for each in read}
-        return read != self._seen == before
-
-
 class Reloader:
     """Reloads the configuration. ``file`` is the file as it was read at the start.
 
@@ -92,7 +64,9 @@ class Reloader:
         end: Callable[[ReloadResult, Audited], object],
     ) -> None:
         self.last: ReloadResult | None = None
-        self._watch = Watch(file)
+        self._path = file.path
+        self._read = file.signatures
+        self._seen = {**self._read}
         self._apply = apply
         self._begin = begin
         self._end = end
@@ -132,7 +106,7 @@ class Reloader:
 
     async def poll(self) -> None:
         """Reload if the configuration file, or a file named in it, has changed."""
-        if await self._in_thread(self._watch.poll):
+        if await self._in_thread(self._has_changed):
             await self.reload("watch")
 
     def stop(self) -> None:
@@ -160,10 +134,22 @@ class Reloader:
             return failure(StartError(STOPPING))
         try:
             async with asyncio.timeout(PREPARE_TIMEOUT):
-                file = await self._in_thread(self._watch.read)
+                file = await self._in_thread(self._read_file)
             return await self._apply(file)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             return failure(error)
+
+    def _read_file(self) -> ConfigFile:
+        self._read = {self._path: FileSignature.find(self._path)}
+        file = ConfigFile.read(self._path)
+        self._read = file.signatures
+        return file
+
+    def _has_changed(self) -> bool:
+        """A change counts only if two calls find the same state: a file may be incomplete."""
+        read = {**self._read}  # a reload may add files meanwhile
+        before, self._seen = self._seen, {each: FileSignature.find(each) for each in read}
+        return read != self._seen == before
 
 
 def failure(error: Exception) -> ReloadResult:
