@@ -10,7 +10,6 @@ import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 from msgspec import Struct, field, to_builtins
@@ -99,8 +98,7 @@ class Counters:
         self.backends: defaultdict[str, BackendCounters] = defaultdict(BackendCounters)
         """Calls by the name of a backend, or by "shared cache" or "shadow NAME". The name of a
         backend contains no space, so the names differ."""
-        self.counts: defaultdict[str, defaultdict[str, int]]
-        self.counts = defaultdict(partial(defaultdict, int))
+        self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Counts of events in features, by part (such as a shadow) and by the name of the event."""
         self.reloads: Counter[str] = Counter({"ok": 0, "failed": 0})
         """Reloads of the configuration by result."""
@@ -147,8 +145,7 @@ class Counters:
     def merge(self, record: Record) -> None:
         """Add the counts of another process. ``record`` is the result of its `to_record`."""
         for name in _BY_WORD:
-            for word, count in record[name].items():
-                getattr(self, name)[word] += count
+            getattr(self, name).update(record[name])
         for name in _TOTALS:
             setattr(self, name, getattr(self, name) + record[name])
         for route, code, durations in record["responses"]:
@@ -157,8 +154,7 @@ class Counters:
             self.backends[name].results.update(results)
             self.backends[name].durations.merge(durations)
         for name, words in record["counts"].items():
-            for word, count in words.items():
-                self.counts[name][word] += count
+            self.counts[name].update(words)
 
     def take_max_lag(self) -> float:
         """Return the longest delay of the event loop since the last call."""
