@@ -6,23 +6,18 @@ import os
 import signal
 import sys
 
-
-def _stop_at_once(*_: object) -> None:
-    """Exit immediately, because the service has not started and has no requests to finish."""
-    os._exit(0)
-
-
 # The first process of a container has no default action for signals: without a handler, they are
-# lost. The handlers are set here because the imports below take most of the start.
+# lost. The handlers are set here because the imports below take most of the start. They exit
+# immediately, because the service has no requests to finish.
 if os.path.basename(sys.argv[0]) in ("tornado-idv", "__main__.py") and "serve" in sys.argv[1:2]:  # noqa: PTH119 - pathlib takes 5 ms
     for _number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(_number, _stop_at_once)
+        signal.signal(_number, lambda *_: os._exit(0))
 if hasattr(signal, "pthread_sigmask"):  # missing on Windows
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # blocked by the container image
 
-import click  # noqa: E402
+import click
 
-from tornado_idv.cli.commands import Commands  # noqa: E402
+from tornado_idv.cli.commands import Commands
 
 # Plugins of pydantic would see secrets of the configuration, and the search for them takes 7 ms
 # (CPython 3.11). It happens with the first import of a model, after this line.
