@@ -98,12 +98,24 @@ class KeyLimits(Struct, eq=False):
         Each lookup may be a miss. So the limit of misses must have room for all of them, but only
         `charge_miss` counts misses.
         """
-        now = self.clock()
-        exceeded = self._exceeded(now, lookups)
-        if exceeded is None and self.requests is not None:
-            tats, at = self.tats, self.at
+        now, tats, at = self.clock(), self.tats, self.at
+        requests = self.requests.exceeded(tats[at], now, lookups) if self.requests else None
+        misses = self.misses.exceeded(tats[at + 1], now, lookups) if self.misses else None
+        if misses is not None and misses.limit.log_only:
+            if now >= self.logged_until:
+                self.logged_until = now + _LOG_INTERVAL
+                _log.warning(
+                    "key %s exceeds its limit of misses (%s): "
+                    "without log_only its lookups would get 429",
+                    self.key.id,
+                    format_rate(misses.limit.rate),
+                )
+            misses = None
+        if requests is None and misses is None and self.requests is not None:
             tats[at] = max(tats[at], now) + lookups * self.requests.interval
-        return exceeded
+        if requests is None or (misses is not None and misses.wait > requests.wait):
+            return misses
+        return requests
 
     def bound_wait(self) -> None:
         """Reduce the TATs, so that the key waits for at most one interval of its limits.
@@ -129,24 +141,6 @@ class KeyLimits(Struct, eq=False):
         if self.misses is None or self.misses.log_only:
             return None
         return self.misses.exceeded(self.tats[self.at + 1], self.clock())
-
-    def _exceeded(self, now: float, lookups: int) -> Exceeded | None:
-        tats, at = self.tats, self.at
-        requests = self.requests.exceeded(tats[at], now, lookups) if self.requests else None
-        misses = self.misses.exceeded(tats[at + 1], now, lookups) if self.misses else None
-        if misses is not None and misses.limit.log_only:
-            if now >= self.logged_until:
-                self.logged_until = now + _LOG_INTERVAL
-                _log.warning(
-                    "key %s exceeds its limit of misses (%s): "
-                    "without log_only its lookups would get 429",
-                    self.key.id,
-                    format_rate(misses.limit.rate),
-                )
-            misses = None
-        if requests is None or (misses is not None and misses.wait > requests.wait):
-            return misses
-        return requests
 
 
 class KeyLimiter:
