@@ -23,7 +23,6 @@ from tornado_idv.config.types import (
     UNIX,
     BodyLimit,
     CardDigits,
-    Count,
     Host,
     KeyId,
     Moment,
@@ -123,7 +122,7 @@ class ServerSettings(Options):
     """The maximum time for a request body to arrive."""
     request_timeout: Annotated[Timeout, APPLIED] = 2.0
     """The maximum time of a lookup, for all backends together."""
-    max_connections: Annotated[Count, APPLIED] = 4000
+    max_connections: Annotated[WholeNumber, Field(ge=1), APPLIED] = 4000
     """The maximum number of open connections."""
     fast_path: Annotated[
         bool, Field(validation_alias=AliasChoices("fast_path", "packet_cache")), APPLIED

@@ -24,7 +24,6 @@ _MAX_BODY = 1024**2
 _MAX_WORKERS = 256
 UNIX = "unix:"
 """Prefix of the address of a Unix socket. In ``trusted_proxies``, it means all Unix sockets."""
-_KEY_ID = re.compile(KEY_ID, re.ASCII)
 _SHA256 = re.compile("[0-9A-Fa-f]{64}", re.ASCII)
 _NETWORK = re.compile(rf"(?:[0-9A-Fa-f.:]{{2,45}}(?:/[0-9]{{1,3}})?|{UNIX})", re.ASCII)
 _NOT_A_NETWORK = "must be an IP address, a network like 10.0.0.0/8 or fd00::/8, or unix:"
@@ -98,15 +97,14 @@ def check_order(expires: datetime | None, info: ValidationInfo) -> datetime | No
 
 
 Timeout = Annotated[Duration, Field(gt=0)]
-Count = Annotated[WholeNumber, Field(ge=1)]
 CardDigits = Annotated[WholeNumber, Field(ge=1, le=64)]
 BodyLimit = Annotated[
     Size, accepted_by(lambda size: 1 <= size <= _MAX_BODY, "must be from 1B to 1MiB")
 ]
 KeyId = Annotated[
     str,
-    accepted_by(_KEY_ID.fullmatch, "must be 1 to 64 letters, digits, . and -"),
-    text_schema(_KEY_ID),
+    accepted_by(KEY_ID.fullmatch, "must be 1 to 64 letters, digits, . and -"),
+    text_schema(KEY_ID),
 ]
 Sha256 = Annotated[
     str, accepted_by(_SHA256.fullmatch, "must be 64 hexadecimal digits"), text_schema(_SHA256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import inf
 from typing import Literal
 
@@ -10,7 +11,7 @@ from msgspec import Struct
 from tornado_idv.units import Rate
 
 Scope = Literal["identify:url", "identify:card", "admin"]
-KEY_ID = "[A-Za-z0-9.-]{1,64}"
+KEY_ID = re.compile("[A-Za-z0-9.-]{1,64}", re.ASCII)
 """Pattern of a key's id."""
 DEFAULT_SCOPES: tuple[Scope, ...] = ("identify:url", "identify:card")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
@@ -103,6 +102,6 @@ class KeyStore:
         try:
             return convert(*values)
         except (TypeError, ValueError):
-            is_id = isinstance(key_id, str) and re.fullmatch(KEY_ID, key_id, re.ASCII)
+            is_id = isinstance(key_id, str) and KEY_ID.fullmatch(key_id)
             name = f": {key_id}" if is_id else ""
             raise InvalidRowError(f"{self._name}: a key in it is not valid{name}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -52,7 +51,7 @@ def parse_scopes(text: str) -> tuple[Any, ...]:
 
 def check_row(key_id: str, digests: Iterable[bytes], times: Iterable[object]) -> None:
     """Raise `ValueError` or `TypeError` for invalid values in a row of the key store."""
-    if not re.fullmatch(KEY_ID, key_id, re.ASCII):
+    if not KEY_ID.fullmatch(key_id):
         raise ValueError("not an id")
     if any(len(each) != _DIGEST_SIZE for each in digests):
         raise ValueError("not a digest")

@@ -201,7 +201,7 @@ create_option = click.option(
 
 def _parse_id(key_id: str) -> str:
     """Return a valid id. Raises `RefusedError` without an invalid id, because it may be a token."""
-    if not re.fullmatch(KEY_ID, key_id, re.ASCII):
+    if not KEY_ID.fullmatch(key_id):
         raise RefusedError("not the id of a key: 1 to 64 letters, digits, . and - are needed")
     return key_id
 
