@@ -124,12 +124,6 @@ class Counters:
             return  # the backend was not called, or the call was cancelled
         backend.durations.add(seconds)
 
-    def count_reload(self, *, succeeded: bool, at: float) -> None:
-        """Count a reload of the configuration that ended at the Unix time ``at``."""
-        self.reloads["ok" if succeeded else "failed"] += 1
-        if succeeded:
-            self.last_reload_success = at
-
     def to_record(self) -> Record:
         """Return a JSON record of all counts that never decrease."""
         return {

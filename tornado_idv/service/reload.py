@@ -14,15 +14,16 @@ from pydantic import BaseModel
 
 from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
-from tornado_idv.config.settings import Settings
+from tornado_idv.config.settings import LimitSettings, Settings
 from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import ConfigError, IdvError, StartError, format_traceback
 from tornado_idv.files import FileSignature
 from tornado_idv.interfaces.hookspecs import Kinds
+from tornado_idv.limits.failed_auth import FailedAuthLimiter
+from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.options import APPLIED
-from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.part import Prepared
 from tornado_idv.service.sockets import SocketFiles
 
@@ -170,13 +171,14 @@ def failure(error: Exception) -> ReloadResult:
 
 def record(result: ReloadResult, counters: Counters, audited: Audited) -> None:
     """Count and log the result of a reload."""
-    counters.count_reload(succeeded=result.code is None, at=result.at)
+    counters.reloads["failed" if result.code else "ok"] += 1
     if result.code is not None:
         text = "configuration not reloaded, the old one stays in force:\n%s"
         _log.error(text, "\n".join(result.problems))
         extra = {"result": "failed", **audited, "problem": result.problems[0]}
         _audit.info("reloaded", extra=extra)
         return
+    counters.last_reload_success = result.at
     if result.needs_restart:
         text = "configuration reloaded; these settings take effect after a restart: %s"
         _log.warning(text, ", ".join(result.needs_restart))
@@ -207,6 +209,21 @@ def applicable(
             values[name], inner = applicable(before, after, f"{path}.")
             names += inner
     return settings.model_copy(update=values), tuple(names)
+
+
+class Limiters:
+    """The rate limits, in memory shared with processes forked later."""
+
+    def __init__(self, limits: LimitSettings) -> None:
+        self.keys = KeyLimiter()
+        self.failed_auth = FailedAuthLimiter()
+        self.configure(limits)
+
+    def configure(self, limits: LimitSettings) -> None:
+        """Apply the settings. The counts of unchanged limits are kept."""
+        misses = limits.misses
+        self.keys.configure(limits.requests, misses.limit if misses else None)
+        self.failed_auth.configure(limits.failed_auth)
 
 
 @dataclass

@@ -17,8 +17,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
 from tornado_idv.registry import installed_kinds
 from tornado_idv.service.events import Events
-from tornado_idv.service.limiters import Limiters
-from tornado_idv.service.reload import Configuration
+from tornado_idv.service.reload import Configuration, Limiters
 from tornado_idv.service.run import log_start
 from tornado_idv.service.service import ServiceInfo
 from tornado_idv.service.sockets import SocketFiles, addresses_of, bind, public_sockets

@@ -21,8 +21,7 @@ from tornado_idv.config.settings import DrainSettings
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.events import Event, Events
-from tornado_idv.service.limiters import Limiters
-from tornado_idv.service.reload import Configuration
+from tornado_idv.service.reload import Configuration, Limiters
 from tornado_idv.workers.channel import Message, State, encode
 from tornado_idv.workers.child import Child, Slot
 from tornado_idv.workers.supervisor import MANAGER, Supervisor
