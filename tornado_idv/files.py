@@ -63,26 +63,19 @@ def load_certificate(context: SSLContext, cert_file: Path, key_file: Path | None
     Raises `StartError` if the files do not contain both, or if the key is encrypted.
     """
     files = [cert_file] if key_file is None else [cert_file, key_file]
+
+    def refuse_password() -> NoReturn:  # instead of a prompt of the TLS library on the terminal
+        raise StartError(f"{files[-1]}: the key is encrypted; decrypt it")
+
     for file in files:
         require_file(file)  # the errors of the TLS library do not name the file
     try:
-        context.load_cert_chain(cert_file, key_file, _refuse_password)
-    except _EncryptedKeyError:
-        raise StartError(f"{files[-1]}: the key is encrypted; decrypt it") from None
+        context.load_cert_chain(cert_file, key_file, refuse_password)
     except (OSError, ValueError) as error:
         is_mismatch = getattr(error, "reason", None) == "KEY_VALUES_MISMATCH"
         reason = "the key does not match" if is_mismatch else "not a certificate and key in PEM"
         names = " and ".join(map(str, files))
         raise StartError(f"{names} cannot be used for TLS: {reason}") from None
-
-
-class _EncryptedKeyError(Exception):
-    """The private key is protected by a password."""
-
-
-def _refuse_password() -> NoReturn:
-    """Raise an error instead of a password prompt of the TLS library on the terminal."""
-    raise _EncryptedKeyError
 
 
 def read_text(path: Path) -> str:
