@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from tornado_idv.errors import ConfigError, MissingConfigError, Problem, Setting
 from tornado_idv.files import FileSignature, require_file
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.interfaces.hookspecs import Kinds
+
+_IN_FILE = attrgetter("line", "column")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class ConfigFile:
         """
         settings, absent, found = _validate(self, kinds, environ)
         if absent or found or settings is None:
-            raise ConfigError(*_in_order(absent + found))
+            raise ConfigError(*sorted(absent + found, key=_IN_FILE))
         return settings
 
     @contextmanager
@@ -88,7 +91,7 @@ def load_without_references(
     """
     settings, absent, found = _validate(ConfigFile.read(path), kinds, environ)
     if found:
-        raise ConfigError(*_in_order(found))
+        raise ConfigError(*sorted(found, key=_IN_FILE))
     return settings, absent
 
 
@@ -130,10 +133,9 @@ def _first_site(tree: Any) -> str:
 
     If the site is missing or invalid, return an empty text. The settings model reports the error.
     """
-    try:
+    with suppress(AttributeError, LookupError, TypeError, ValueError):
         return ProfileSite.parse(tree["profile_sites"][0]).prefix
-    except (AttributeError, LookupError, TypeError, ValueError):
-        return ""
+    return ""
 
 
 def _identifiers(tree: Any) -> Identifiers | None:
@@ -143,7 +145,3 @@ def _identifiers(tree: Any) -> Identifiers | None:
         settings = Settings.model_construct(profile_sites=(), backends=(), identifiers=own)
         return settings.make_identifiers()
     return None
-
-
-def _in_order(problems: list[Problem]) -> list[Problem]:
-    return sorted(problems, key=lambda problem: (problem.line, problem.column))

@@ -19,10 +19,6 @@ from tornado_idv.files import FileSignature, read_text
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?:(?P<source>env|file):(?P<name>[^{}]+)\})?")
 
 
-class _AbsentError(ValueError):
-    """Raised for a reference to a variable or file that is missing on this machine."""
-
-
 class Resolved:
     """A copy of a configuration with its references replaced. ``tree`` contains its values.
 
@@ -62,9 +58,9 @@ class Resolved:
             nonlocal is_resolved
             try:
                 return self._replacement(match)
-            except ValueError as error:
+            except (LookupError, ValueError) as error:
                 is_resolved = False
-                problems = self.absent if isinstance(error, _AbsentError) else self.invalid
+                problems = self.absent if isinstance(error, LookupError) else self.invalid
                 place = dotted(takewhile(is_safe_to_print, path))
                 problems.append(Problem(self._file, *text.mark, place, str(error)))
                 return ""
@@ -77,6 +73,7 @@ class Resolved:
         return replaced if is_resolved else text
 
     def _replacement(self, match: re.Match[str]) -> str:
+        """Raises `LookupError` for a variable or a file that is missing on this machine."""
         if match[0] == "$${":
             return "${"
         if match["source"] is None:
@@ -92,9 +89,9 @@ class Resolved:
                 self.files[path] = FileSignature.find(path)
                 value = read_text(path)
         except KeyError:
-            raise _AbsentError(f"the environment variable {name} is not set") from None
+            raise LookupError(f"the environment variable {name} is not set") from None
         except OSError as error:
-            raise _AbsentError(f"the file {name} cannot be read: {error.strerror}") from None
+            raise LookupError(f"the file {name} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
             raise ValueError(f"the file {name} is not UTF-8 text") from None
         if value:
