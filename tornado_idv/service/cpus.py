@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from tornado_idv.errors import SettingError
-
-_CGROUPS = Path("/proc/self/cgroup")
-_MOUNT = Path("/sys/fs/cgroup")
 
 
 def worker_count(workers: int | Literal["auto"]) -> int:
@@ -28,27 +24,23 @@ def worker_count(workers: int | Literal["auto"]) -> int:
     return 1
 
 
-def usable_cpus(cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:
+def usable_cpus(
+    cgroups: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")
+) -> int:
     """Return the number of CPUs in the process's affinity, limited by the quotas of its cgroups.
 
     A quota of 1.5 CPUs counts as 2, because one worker could not use it up. The file ``cgroups``
-    names the cgroups of the process, and ``mount`` is the folder of all cgroups.
+    names the cgroups of the process, and ``mount`` is the folder of all cgroups. In a container,
+    the path in ``cgroups`` may not exist. Then the only quota is in ``mount``.
     """
-    affinity = len(os.sched_getaffinity(0))
-    return max(1, math.ceil(min([affinity, *_quotas(cgroups, mount)])))
-
-
-def _quotas(cgroups: Path, mount: Path) -> Iterator[float]:
-    """Yield the limits of a cgroup and of its parents, in CPUs.
-
-    In a container, the path in ``cgroups`` may not exist. Then the only limit is in ``mount``.
-    """
+    limits: list[float] = [len(os.sched_getaffinity(0))]
     path = _read(cgroups).rpartition("0::")[2].partition("\n")[0]  # version 2
     folder = mount / path.lstrip("/")
     for each in (folder, *folder.parents):
         values = _read(each / "cpu.max").split()
-        if len(values) > 1 and all(map(str.isdigit, values)):  # otherwise there is no limit
-            yield int(values[0]) / int(values[1])
+        if len(values) > 1 and all(map(str.isdigit, values)):  # otherwise there is no quota
+            limits.append(int(values[0]) / int(values[1]))
+    return max(1, math.ceil(min(limits)))
 
 
 def _read(path: Path) -> str:
