@@ -49,18 +49,14 @@ def _choices(
     kinds: Mapping[str, type[Any] | str], used: Container[str] | None, base: type[Options]
 ) -> _Choices:
     return tuple(
-        (
-            kind,
-            _options_type(kind, load_class(kinds[kind]), base)
-            if used is None or kind in used
-            else None,
-        )
+        (kind, _options_type(kind, kinds[kind], base) if used is None or kind in used else None)
         for kind in sorted(kinds)
     )
 
 
-def _options_type(kind: str, offered: Any, base: type[Options]) -> type[Options]:
+def _options_type(kind: str, place: type[Any] | str, base: type[Options]) -> type[Options]:
     """Return the options model of a plugin's class. Raises `StartError` for an unusable class."""
+    offered: Any = load_class(place)
     options_type = getattr(offered, "options_type", None)
     if not (isclass(offered) and isclass(options_type) and issubclass(options_type, base)):
         text = f"must be a class whose options_type is a subclass of {base.__name__}"
