@@ -1,7 +1,5 @@
 """Check responses against the reference: the true state of the users at any time."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

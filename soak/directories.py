@@ -3,8 +3,6 @@
 The directories run in this process. A fault replaces their responses, even for existing users.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

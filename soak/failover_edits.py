@@ -1,7 +1,5 @@
 """Edits of users during failures and failovers of the server with the users."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -7,8 +7,6 @@ Faults that no service can detect are left out (docs/explanation/cache.md):
 - a hanging receiver: here, nothing is written to a primary that hangs.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The users in a PostgreSQL cluster, and the faults of its primary and its standby."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager

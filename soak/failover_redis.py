@@ -10,8 +10,6 @@ Faults that no service can detect are left out (docs/explanation/cache.md):
   ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """The fault scenarios of the oracle, each with its source of users."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import signal

@@ -1,7 +1,5 @@
 """Faults of files. Each function damages the file at a path."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Callable, Iterator

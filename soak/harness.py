@@ -1,7 +1,5 @@
 """The services under test, which are real processes, and the files of their users."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import defaultdict

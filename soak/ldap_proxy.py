@@ -3,8 +3,6 @@
 A fault is a generator of the bytes to send in place of a response to a search.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress

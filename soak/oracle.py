@@ -5,8 +5,6 @@ response counts as stale if it differs from the current reference, or if the bac
 unavailable. The exit code is 1 after a wrong response.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

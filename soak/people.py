@@ -1,7 +1,5 @@
 """Users, as a source stores them and as a service returns them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Services over a PostgreSQL server, and the faults of the server."""
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence

@@ -4,8 +4,6 @@ A fault is a function that responds to one request. `FaultProxy.become` replaces
 also while connections are open. The proxy does not support pipelining.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """A Redis primary, its replica and three Sentinels, between which a partition can be made."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """A service over users in a Redis server, and the faults of the server."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path

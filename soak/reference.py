@@ -3,8 +3,6 @@
 Times are from ``time.monotonic``. During an edit, both the old and the new record are valid.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from abc import ABC, abstractmethod

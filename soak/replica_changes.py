@@ -1,7 +1,5 @@
 """Changes that all services over one PostgreSQL database and one shared cache must notice."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

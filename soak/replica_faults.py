@@ -1,7 +1,5 @@
 """The faults of a PostgreSQL cluster and of a Redis server that several services share."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 

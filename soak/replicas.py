@@ -1,7 +1,5 @@
 """Three services over one PostgreSQL cluster and one Redis server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, closing

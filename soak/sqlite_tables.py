@@ -1,7 +1,5 @@
 """Services over several forms of SQLite databases, and faults that leave the files valid."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing

@@ -1,7 +1,5 @@
 """Services over two different servers of PostgreSQL or Redis, during changes of the primary."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 

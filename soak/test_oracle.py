@@ -1,7 +1,5 @@
 """The checker detects wrong responses, and no fault causes one."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Three services over one PostgreSQL cluster and one Redis server, during faults of either."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 

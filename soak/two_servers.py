@@ -4,8 +4,6 @@ One server has lost its users, or is an older copy without the canary. Its "not 
 trusted, even if the other server has the canary.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

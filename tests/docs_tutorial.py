@@ -4,8 +4,6 @@ A block of the language ``sh`` must succeed. In a ``console`` block the output o
 be that of the page, where ``…`` stands for any text. Ports are replaced by free ones.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

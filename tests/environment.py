@@ -4,8 +4,6 @@
 imported. A test of such a variable sets it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """Each benchmark runs at toy size; the figures themselves are not tested."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

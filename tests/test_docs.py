@@ -1,7 +1,5 @@
 """The documents are complete and true: settings, hooks, commands, error codes, examples."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The HTTP reference: its exchange, its sample of a client, and what it says of connections."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -4,8 +4,6 @@ No request fails, no answer is wrong, what differs is found before the switch, a
 work.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """The tree of the documentation: its size, its generated pages, its code blocks, its site."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """The guides on testing and on deleting accounts are true: programs, tests, drill, nightly job."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

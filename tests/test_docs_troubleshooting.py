@@ -1,7 +1,5 @@
 """Each symptom of docs/guide/troubleshooting.md is provoked; the commands print what it shows."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

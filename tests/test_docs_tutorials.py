@@ -1,7 +1,5 @@
 """The tutorials, the checklist, the comparison: every command runs, with the output of the page."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The environment of a test is the same on every machine."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -4,8 +4,6 @@
 and the tests of the contract, in a copy of the tree without it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

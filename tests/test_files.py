@@ -1,7 +1,5 @@
 """Changes of files: of a secret in a file of its own, and of the signature of any file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Installing: advice, the interpreter, dependencies, other systems."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import shutil

@@ -1,7 +1,5 @@
 """How log lines look: JSON for machines, text for people."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

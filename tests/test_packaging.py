@@ -1,7 +1,5 @@
 """What is built from this tree, and that it runs where the tree is not."""
 
-from __future__ import annotations
-
 import email
 import json
 import os

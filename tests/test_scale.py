@@ -1,7 +1,5 @@
 """The simulation of caches in several processes; it was compared with real ones by ``--check``."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.scale import Load, simulate

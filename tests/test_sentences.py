@@ -4,8 +4,6 @@
 above the maximum.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -3,8 +3,6 @@
 Run `python tests/test_size.py` to see them. After a room has become smaller, lower its number.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The soak run serves, reloads and purges, and finds growth where there is some."""
 
-from __future__ import annotations
-
 import random
 import re
 

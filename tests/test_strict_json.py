@@ -1,7 +1,5 @@
 """Strict JSON: what is accepted, what is rejected, and that neither takes long."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """Names, docstrings, comments, messages and documents are in plain technical English."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

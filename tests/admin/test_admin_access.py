@@ -1,7 +1,5 @@
 """Who may use the admin listener, and how it rejects the others."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A canary that is lost is shown to the operator, and users who are found are served as before."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

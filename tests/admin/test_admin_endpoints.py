@@ -1,7 +1,5 @@
 """Health, status, cache purge and explain, over HTTP."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

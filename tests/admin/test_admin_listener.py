@@ -1,7 +1,5 @@
 """The admin listener by its address and its timeouts."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

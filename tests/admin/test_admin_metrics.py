@@ -1,7 +1,5 @@
 """The metrics count what was requested over HTTP, in formats that parsers accept."""
 
-from __future__ import annotations
-
 import resource
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Reload by the admin listener, and what it reports of it."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

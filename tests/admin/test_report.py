@@ -1,7 +1,5 @@
 """The reports of several processes, added up."""
 
-from __future__ import annotations
-
 import msgspec
 
 from tornado_idv.admin.report import BackendReport, PartReport, ProcessReport, Report, merge

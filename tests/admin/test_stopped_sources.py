@@ -1,7 +1,5 @@
 """A backend whose server is stopped is degraded, until it is connected again."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any

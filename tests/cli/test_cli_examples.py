@@ -1,7 +1,5 @@
 """Examples in the help, completion in a shell, and where the configuration is found."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """What the commands say of themselves, and which plugins there are."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The option ``--json``: what scripts read is JSON, or nothing, also after an error."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

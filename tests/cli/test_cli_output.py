@@ -1,7 +1,5 @@
 """What commands print: in any locale, about any file name, to a pipe that is closed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

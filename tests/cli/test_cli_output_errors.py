@@ -1,7 +1,5 @@
 """Exit codes of all commands where what they print cannot be written."""
 
-from __future__ import annotations
-
 import os
 import select
 import subprocess

@@ -1,7 +1,5 @@
 """Passwords in URLs that are not percent-encoded, or whose scheme is mistyped."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``tornado-idv serve``: a real process that prints its address and stops on a signal."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

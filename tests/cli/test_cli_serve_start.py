@@ -1,7 +1,5 @@
 """A stop is never lost, however early: a new interpreter, as the first process of a container."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

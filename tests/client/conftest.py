@@ -1,7 +1,5 @@
 """A service with users, for clients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

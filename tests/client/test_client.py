@@ -1,7 +1,5 @@
 """The client: a user, ``None`` for one that does not exist, and an error for everything else."""
 
-from __future__ import annotations
-
 import ssl
 
 import pytest

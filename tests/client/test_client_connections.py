@@ -1,7 +1,5 @@
 """Connections of the client: their deadline, their reuse, and whole responses on them."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import subprocess

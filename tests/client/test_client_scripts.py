@@ -1,7 +1,5 @@
 """No script of faults makes a client take a user for missing."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Many lookups by the client: a user, nothing for one that does not exist, or an error."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterable

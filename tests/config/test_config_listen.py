@@ -1,7 +1,5 @@
 """`server.listen`: what it may hold, and what it excludes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

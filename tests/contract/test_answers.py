@@ -1,7 +1,5 @@
 """The answers of the contract, byte for byte, and what every answer carries."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.processes.service import CARDS_ONLY_KEY, KEY, Client, Reply

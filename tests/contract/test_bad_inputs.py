@@ -1,7 +1,5 @@
 """Bodies, nicknames, profile URLs, card numbers and keys, each with its answer."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.http.contract_values import (

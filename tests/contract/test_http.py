@@ -1,7 +1,5 @@
 """Requests as bytes: framing, targets, media types, limits; one request, one answer."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.http.raw_requests import (

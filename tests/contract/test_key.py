@@ -1,7 +1,5 @@
 """``GET /api/v1/key``: what a client may know of its own key."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """One service that every test of the deployment files may use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

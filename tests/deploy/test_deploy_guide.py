@@ -4,8 +4,6 @@ What cannot be done there is replaced: packages are installed already, and `syst
 the units say.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

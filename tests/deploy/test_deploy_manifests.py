@@ -1,7 +1,5 @@
 """The files for Docker, Compose, Kubernetes, systemd and logrotate are valid, and fit together."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Prometheus accepts its files, each alert is documented, and every query names what exists."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

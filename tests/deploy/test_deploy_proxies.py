@@ -1,7 +1,5 @@
 """nginx and haproxy, as configured in deploy/, change nothing of a response but its framing."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """nginx and haproxy ask about each request of a site, and say of a user only what is known."""
 
-from __future__ import annotations
-
 import json
 import os
 import ssl

@@ -3,8 +3,6 @@
 They run as written, with PostgreSQL, Redis and nginx, on other ports and with few users.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

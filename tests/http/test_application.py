@@ -1,7 +1,5 @@
 """Any application of Tornado's can be served: whole and streamed responses, every version."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import cast
 

@@ -1,7 +1,5 @@
 """A body in chunks: cut anywhere it comes out whole, and anything else is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import pairwise
 

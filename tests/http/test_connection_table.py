@@ -1,7 +1,5 @@
 """The table of connections."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from support.fakes.stepped_loop import SteppedLoop

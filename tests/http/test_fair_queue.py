@@ -1,7 +1,5 @@
 """The fair queue: its order, and how many start in one event-loop iteration."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial

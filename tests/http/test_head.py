@@ -1,7 +1,5 @@
 """The head of a request: what is read of it, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The connection limit, and the response to connections over it."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import socket

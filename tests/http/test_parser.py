@@ -1,7 +1,5 @@
 """The request parser: heads and bodies out of bytes in any pieces."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

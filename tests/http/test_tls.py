@@ -1,7 +1,5 @@
 """The service behind a certificate of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

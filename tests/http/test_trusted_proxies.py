@@ -1,7 +1,5 @@
 """Who is behind trusted proxies, by what each of them adds to X-Forwarded-For."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

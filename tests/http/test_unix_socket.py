@@ -1,7 +1,5 @@
 """The file of a Unix socket belongs to the process that has bound it, not to the server."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

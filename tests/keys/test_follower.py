@@ -1,7 +1,5 @@
 """Changes of the key store become effective while it is followed, and faults of it do not."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

@@ -1,7 +1,5 @@
 """The key store in PostgreSQL: its schema, faults and rights, and the service that reads it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

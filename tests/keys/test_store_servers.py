@@ -1,7 +1,5 @@
 """The key store in PostgreSQL where two servers take themselves for the primary."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The key store in a file: its schema, its faults, and the changes of commands."""
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3

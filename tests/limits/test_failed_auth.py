@@ -1,7 +1,5 @@
 """The limit of failed authentication: per address, in a table of fixed size."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections import Counter
 

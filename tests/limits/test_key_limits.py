@@ -1,7 +1,5 @@
 """Limits of keys, compared with exact arithmetic: never more than allowed, and never less."""
 
-from __future__ import annotations
-
 import logging
 import os
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """A key, a card number and a nickname sent in every way of the contract are written nowhere."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

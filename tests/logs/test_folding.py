@@ -1,7 +1,5 @@
 """Repeated warnings and errors become one line per interval, with a count."""
 
-from __future__ import annotations
-
 import pytest
 
 from tornado_idv.logs.folding import Fold, Folding

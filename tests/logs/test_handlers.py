@@ -1,7 +1,5 @@
 """What is in the logs, and what never is: here every secret is called tweety."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

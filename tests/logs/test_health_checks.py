@@ -1,7 +1,5 @@
 """``logging.health_checks``: probes of a load balancer would be most of the access log."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

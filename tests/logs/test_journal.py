@@ -1,7 +1,5 @@
 """Lines for journald have their priority; what reads them elsewhere gets them as they are."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Log lines on their way to a reader that stalls, fails, or reads."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

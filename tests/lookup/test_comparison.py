@@ -1,7 +1,5 @@
 """How the outcomes of a lookup in two sources are classified."""
 
-from __future__ import annotations
-
 import pytest
 
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, Untrusted

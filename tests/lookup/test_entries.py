@@ -1,7 +1,5 @@
 """Many entries: which are dropped, and how much is done at a time."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import sys

@@ -1,7 +1,5 @@
 """The identity of a source: which options belong to it, and which of their secrets."""
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A cache that takes the answers of another one over, as after a reload."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec import structs
 

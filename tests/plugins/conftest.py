@@ -1,7 +1,5 @@
 """A Redis server for tests of the shared cache, and patience for connections to an upstream."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

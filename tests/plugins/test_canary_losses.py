@@ -3,8 +3,6 @@
 Each loss is made in a real source, which then says of a user who exists that it does not know him.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The LDAP backend over a real server: conformance, mapping, TLS, faults and commands."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

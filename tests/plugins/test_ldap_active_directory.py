@@ -1,7 +1,5 @@
 """The LDAP backend over a real Active Directory, that of Samba."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Attributes that come back from a real server under other names than were requested."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import nullcontext

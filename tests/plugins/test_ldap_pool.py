@@ -1,7 +1,5 @@
 """Connections and searches of the LDAP backend, with a library that is faked."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

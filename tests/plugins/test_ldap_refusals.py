@@ -1,7 +1,5 @@
 """Pauses after refused credentials, which all processes of a service share."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Replicas that are being loaded, trees of several servers, and a handshake that hangs."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import Callable, Iterator

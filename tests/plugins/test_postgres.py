@@ -1,7 +1,5 @@
 """The PostgreSQL backend: conformance, its start, its dsn, and the tables it accepts."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """The PostgreSQL backend as it finds its database down and there again, with one that is faked."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Lookups in PostgreSQL that start together: they share a query, and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Errors of PostgreSQL, asyncpg and the network: how a lookup ends, and what is done about them."""
 
-from __future__ import annotations
-
 import ssl
 
 import pytest

@@ -1,7 +1,5 @@
 """Notifications of changes: ``tornado-idv postgres init``, and what is purged."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The PostgreSQL backend behind PgBouncer, and its prepared statements."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterator

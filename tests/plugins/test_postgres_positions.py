@@ -1,7 +1,5 @@
 """Positions in the WAL: when a standby follows its primary, with a clock."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

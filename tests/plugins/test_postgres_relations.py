@@ -1,7 +1,5 @@
 """The table of the PostgreSQL backend is the one of the start, whatever its name means later."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """Lookups in PostgreSQL that call functions, while the table is filled again in transactions."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Lookups on a PostgreSQL standby: which server is used, and what its "not found" is worth."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence

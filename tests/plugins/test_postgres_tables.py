@@ -1,7 +1,5 @@
 """Kinds of tables that the PostgreSQL backend serves, or refuses."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The user store of the plugin postgres, and its sessions with the server."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """The Redis backend: conformance, its start, and what it does while its server fails."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """The Redis backend in front of a Redis Cluster, of which a node or a slot may lose its users."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Purges of which a process received no message, or which the Redis server lost."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from random import Random

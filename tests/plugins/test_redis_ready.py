@@ -1,7 +1,5 @@
 """When a user who is not there is "not found": by the key ``ready``, without a server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The shared cache in Redis: authenticity, purges of every replica, and a server that fails."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

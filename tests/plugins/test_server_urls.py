@@ -1,7 +1,5 @@
 """URLs of PostgreSQL, Redis and LDAP servers: what is one, and how messages call it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The user store of the plugin sqlite, in both journal modes; what only files do."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

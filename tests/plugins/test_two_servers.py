@@ -1,7 +1,5 @@
 """Backends with two servers, of which the second lacks the users and the canary."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator

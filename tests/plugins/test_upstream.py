@@ -1,7 +1,5 @@
 """Another instance of this service as an upstream, and responses that answer no lookup."""
 
-from __future__ import annotations
-
 import json
 import traceback
 from collections.abc import Iterator, Sequence

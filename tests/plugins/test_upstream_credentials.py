@@ -1,7 +1,5 @@
 """Credentials of requests, and that they are never leaked."""
 
-from __future__ import annotations
-
 import traceback
 from base64 import b64encode
 from typing import Any

@@ -1,7 +1,5 @@
 """Headers of a client's request that reach an upstream: those of `forward`, and no other."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

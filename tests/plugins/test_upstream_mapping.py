@@ -1,7 +1,5 @@
 """The mapping of a response: to a user, to "not found", or to an error."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The options of an upstream, and their documentation."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The outcome of a response, its message, its steps, and how long it may be cached."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Requests to an upstream: a value stays within the position of its placeholder."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

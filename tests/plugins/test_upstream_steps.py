@@ -1,7 +1,5 @@
 """The steps of a lookup in an upstream: ``tornado-idv lookup --steps``."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """TLS of connections to an upstream: trusted certificates, and our own."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

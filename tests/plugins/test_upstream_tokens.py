@@ -1,7 +1,5 @@
 """Tokens that a login or a token server of OAuth 2.0 issues."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

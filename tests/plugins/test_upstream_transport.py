@@ -1,7 +1,5 @@
 """Requests to an upstream and its responses, names of hosts, and limits."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import gzip

@@ -1,7 +1,5 @@
 """Lookups in two steps: an id of the first response is in the second request."""
 
-from __future__ import annotations
-
 import json
 from contextlib import AbstractAsyncContextManager
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of recipes is true: each entry in it works in front of a server of its style."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """`server.workers: auto`, with the files of several machines."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A stop lets the requests in flight finish."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Events of the service, and the features that listen to them."""
 
-from __future__ import annotations
-
 from tornado_idv.service.events import Event, Events
 
 

@@ -1,7 +1,5 @@
 """The lag of the event loop is measured, and one of more than a second is logged."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.fakes.clock_and_backends import LoopClock

@@ -1,7 +1,5 @@
 """The limits of `config.yaml` are those of the service, over real connections."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

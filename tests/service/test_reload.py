@@ -1,7 +1,5 @@
 """A reload switches everything at once, keeps what is unchanged, and loses no request."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -1,7 +1,5 @@
 """Reload of keys: those of the file, and the key store, which is followed all the time."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -3,8 +3,6 @@
 ``RELOADS=200`` makes the run longer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

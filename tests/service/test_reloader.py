@@ -1,7 +1,5 @@
 """Reloads come one after the other, each one is reported, and a watched file is left to rest."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator

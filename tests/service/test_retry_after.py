@@ -1,7 +1,5 @@
 """``Retry-After`` of an undetermined lookup, by the handlers and by the fast path."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """One process from start to stop, seen from inside; the real ones are in test_drain."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """A service with a key store: changes are effective while it runs, and faults are reported."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What signals do in each phase; what a real process makes of them is in test_drain."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Sockets that a service manager holds and passes, as systemd does with a ``.socket`` unit."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Sources that differ in a secret alone: no answer of one is ever given as that of the other."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

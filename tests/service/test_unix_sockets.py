@@ -1,7 +1,5 @@
 """Unix sockets of the service: real processes, real clients."""
 
-from __future__ import annotations
-
 import gc
 import json
 import logging

@@ -1,7 +1,5 @@
 """With `server.watch_config` the service follows the files that its configuration names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Make a run of all tests faster, and nothing else: without this plugin the same tests pass."""
 
-from __future__ import annotations
-
 import gc
 import importlib.metadata
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ users, and the commands of keys; the databases are dumps. Its keys are in no oth
 responses.json has its responses to some requests.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

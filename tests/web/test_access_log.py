@@ -1,7 +1,5 @@
 """The log of answers: what a line says, and when lines are written."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Media types of bodies and responses."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

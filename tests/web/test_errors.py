@@ -1,7 +1,5 @@
 """Failures inside, and what they are outside and in the log."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What the handlers send, log and leave behind."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 

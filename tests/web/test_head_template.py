@@ -1,7 +1,5 @@
 """Head templates match the heads that the parser accepts, with the same meaning, and no others."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

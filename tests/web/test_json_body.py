@@ -1,7 +1,5 @@
 """The JSON that asks and the JSON that answers, for any text."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 

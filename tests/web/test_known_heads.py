@@ -1,7 +1,5 @@
 """What the fast path keeps, and what its responses are counted as."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Responses as bytes."""
 
-from __future__ import annotations
-
 import re
 import time
 

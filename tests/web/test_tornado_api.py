@@ -1,7 +1,5 @@
 """Only what Tornado documents is used, so that any release of the major version will do."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What is refused before a handler could see it leaves its line, too."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

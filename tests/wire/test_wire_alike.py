@@ -1,7 +1,5 @@
 """The fast path does not change behaviour, whatever happens."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """More clients than the connection limit, and many clients at the same time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from math import inf

@@ -1,7 +1,5 @@
 """Connections without a valid key share the event loop with those that have one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

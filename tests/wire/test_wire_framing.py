@@ -1,7 +1,5 @@
 """One request in, one answer out: no spelling of a header makes two readers disagree."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 

@@ -3,8 +3,6 @@
 ``HYPOTHESIS_EXAMPLES=1000000`` makes it as long as there is time for.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The fast path answers only what it has understood, and only while that holds."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Many pipelined requests, and responses that the client does not read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

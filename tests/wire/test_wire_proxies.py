@@ -5,8 +5,6 @@ end of the first in different places, the service would answer what no client as
 client would get the answer to another client's request.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Rate limits mean the same on the normal path and on the fast path."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

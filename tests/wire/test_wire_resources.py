@@ -1,7 +1,5 @@
 """What clients without a key can take from a real process: memory and descriptors."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Bytes come in pieces of any size; what they say does not depend on it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A supervisor whose processes and time are simulated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

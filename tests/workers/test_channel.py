@@ -1,7 +1,5 @@
 """Connections of a process: to its supervisor, which can end it, and to other processes."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging

@@ -1,7 +1,5 @@
 """What a supervisor does with the socket to a process."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """The manager process, with a supervisor and workers that a test plays."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

@@ -1,7 +1,5 @@
 """Signals of a process without an event loop, and of those that it forks."""
 
-from __future__ import annotations
-
 import select
 import signal
 import socket

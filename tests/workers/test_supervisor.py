@@ -3,8 +3,6 @@
 `test_workers.py` has the same with real processes.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """The part of the supervisor in a reload; its processes and the time are simulated."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """A worker and its supervisor, which a test plays in a thread; the worker runs in this process."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

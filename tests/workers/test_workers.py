@@ -1,7 +1,5 @@
 """A service of two workers: real processes, signals and sockets; most tests share one service."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """The commands that ask the admin listener of a running service."""
 
-from __future__ import annotations
-
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor

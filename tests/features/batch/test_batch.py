@@ -1,7 +1,5 @@
 """Many lookups in one request: each result is that of the single lookup."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """``check``, ``lookup`` and ``users import`` of a backend with a canary."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

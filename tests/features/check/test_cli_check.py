@@ -1,7 +1,5 @@
 """``tornado-idv check`` and ``tornado-idv schema``."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The page of the API in a browser: what the author of a client sees and can do."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The OpenAPI document: valid, complete, and true of the running service."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The test double: faults of a fixture, users and faults set at run time, and the journal."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,7 +1,5 @@
 """``tornado-idv drill``: conclusions of programs, and how they are reported."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

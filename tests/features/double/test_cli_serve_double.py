@@ -1,7 +1,5 @@
 """``tornado-idv serve --demo``: a test double without a configuration file."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Key stores of the commands: a file, and a schema in PostgreSQL."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

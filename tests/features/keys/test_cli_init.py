@@ -1,7 +1,5 @@
 """``tornado-idv init``: a start that works as it is."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """``tornado-idv keys``: issue, rotate, revoke, disable, enable, list and show."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

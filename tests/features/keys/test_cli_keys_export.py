@@ -1,7 +1,5 @@
 """``tornado-idv keys export`` and ``keys import --update``: keys move to another store."""
 
-from __future__ import annotations
-
 import json
 import stat
 from collections.abc import Callable

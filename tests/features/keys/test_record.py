@@ -1,7 +1,5 @@
 """When a stored key is valid, and with which tokens; the list agrees with what is accepted."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import Any
 

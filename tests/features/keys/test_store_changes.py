@@ -1,7 +1,5 @@
 """The changes of commands in each kind of key store: a SQLite file, and PostgreSQL."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path

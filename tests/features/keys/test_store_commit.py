@@ -1,7 +1,5 @@
 """A COMMIT in the key store in PostgreSQL that ends with an error is uncertain."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable

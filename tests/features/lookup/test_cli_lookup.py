@@ -1,7 +1,5 @@
 """``tornado-idv lookup``: the backends asked from the command line."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """``tornado-idv reconcile``: no account is listed whose user exists, whatever happens."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

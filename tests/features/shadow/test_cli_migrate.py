@@ -1,7 +1,5 @@
 """``tornado-idv migrate``, and how an import marks the comparisons of before it."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

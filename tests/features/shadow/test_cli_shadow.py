@@ -1,7 +1,5 @@
 """Commands know a shadow, which is not asked where backends answer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A lookup is compared with a shadow once, behind everyone who waits for it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """The file with the comparisons of a shadow: which of them count, and what a reader sees."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 import time

@@ -1,7 +1,5 @@
 """No comparison with a shadow has a result that what both sources held contradicts."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

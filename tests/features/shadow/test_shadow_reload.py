@@ -1,7 +1,5 @@
 """A reload adds, changes, removes and switches shadows, and loses no answer by that."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A shadow is compared with what is served, and changes nothing of it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

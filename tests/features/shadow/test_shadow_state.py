@@ -1,7 +1,5 @@
 """Comparisons of a shadow reach their file, and no failure of the file reaches a lookup."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sqlite3

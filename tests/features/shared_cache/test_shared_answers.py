@@ -1,7 +1,5 @@
 """The shared cache behind the answer cache: what is read from it and stored in it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

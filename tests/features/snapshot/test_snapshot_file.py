@@ -1,7 +1,5 @@
 """The file of a snapshot: replaced as a whole, by one process, and never anything else."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import stat

@@ -1,7 +1,5 @@
 """Random restarts, changes, purges and outages: every answer is compared with what is allowed."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter, defaultdict

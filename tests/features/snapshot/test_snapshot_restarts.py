@@ -1,7 +1,5 @@
 """A snapshot of the cache through restarts of real processes, while sources fail or change."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Snapshots of a directory in one process, whose clocks and file a test controls."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The status page as it is sent: its policy, its files, and the history that it shows."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import cast

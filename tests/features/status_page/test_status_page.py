@@ -1,7 +1,5 @@
 """The status page in a browser: what an operator sees and can do."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import threading

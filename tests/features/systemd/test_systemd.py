@@ -1,7 +1,5 @@
 """Notifications of the service manager, received by a real socket."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

@@ -1,7 +1,5 @@
 """``tornado-idv users``: rules for rows and lists, files, standard streams and signals."""
 
-from __future__ import annotations
-
 import errno
 import inspect
 import json

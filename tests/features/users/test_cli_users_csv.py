@@ -1,7 +1,5 @@
 """``tornado-idv users import`` of a CSV that another program wrote: the cause is named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

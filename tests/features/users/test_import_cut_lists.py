@@ -1,7 +1,5 @@
 """``tornado-idv users import`` of a list that lost its tail: refused, or only whole rows of it."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which users a rejected row of a list may be meant for."""
 
-from __future__ import annotations
-
 import pytest
 
 from tornado_idv.features.users.formats import Unreadable

@@ -1,7 +1,5 @@
 """Lookups for proxies: status and header fields say all, and never more than is known."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ Its ports are fixed, so that each controller has an address of its own; no netwo
 needed. It runs its LDAP server alone.
 """
 
-from __future__ import annotations
-
 import base64
 import inspect
 import os

@@ -1,7 +1,5 @@
 """A disk that fails when a file or a directory is synced."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

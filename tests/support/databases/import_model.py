@@ -1,7 +1,5 @@
 """A model of `users import`: random stores and lists, and what a store must be afterwards."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Files of new servers, which take seconds of CPU time to make, kept from one run to the next."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Key stores for tests, and ways in which one fails while it is used."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Callable, Iterator

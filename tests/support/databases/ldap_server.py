@@ -1,7 +1,5 @@
 """A real OpenLDAP server on free ports, which the tests start, stop, freeze and restart."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time

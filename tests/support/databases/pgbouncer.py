@@ -1,7 +1,5 @@
 """PgBouncer in front of a PostgreSQL server."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import tempfile

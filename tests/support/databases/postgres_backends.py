@@ -1,7 +1,5 @@
 """Backends over the databases of a PostgreSQL server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

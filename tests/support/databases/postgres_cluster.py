@@ -1,7 +1,5 @@
 """A PostgreSQL primary with a streaming replica, which is promoted when the primary is lost."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterator

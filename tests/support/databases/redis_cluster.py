@@ -1,7 +1,5 @@
 """A real Redis Cluster of three primaries, which a test loads, restarts and moves slots in."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Replicas of a service, as directories over the shared cache in one Redis server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

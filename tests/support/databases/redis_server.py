@@ -1,7 +1,5 @@
 """A real Redis server on a free port, which the tests start, stop, freeze and restart."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Directories in front of a shared cache."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Backends over upstreams with scripted responses, and a user in them."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

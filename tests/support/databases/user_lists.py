@@ -1,7 +1,5 @@
 """Lists of users in CSV, and the options with which any list is imported."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tornado_idv import User

@@ -1,7 +1,5 @@
 """The suite that every user store passes: its interface, and the commands ``tornado-idv users``."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

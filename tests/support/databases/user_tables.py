@@ -1,7 +1,5 @@
 """Tables of users in the databases of user stores, each by its own client."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping

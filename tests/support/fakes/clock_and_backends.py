@@ -1,7 +1,5 @@
 """Time that a test moves, and sources of users that it controls."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

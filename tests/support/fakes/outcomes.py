@@ -1,7 +1,5 @@
 """How lookups in a backend end, in words that tests compare."""
 
-from __future__ import annotations
-
 import asyncio
 
 from tornado_idv import BackendResult, Broken, ByNickname, Query, Unavailable

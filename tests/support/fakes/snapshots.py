@@ -1,7 +1,5 @@
 """Processes with a snapshot, one after the other, over clocks that a test moves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An event loop without sockets that a test runs step by step, and whose clock it sets."""
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """An event loop without sockets whose clock advances to the next timer when nothing is ready."""
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 from typing import Any

@@ -1,7 +1,5 @@
 """A key and a certificate for tests of TLS."""
 
-from __future__ import annotations
-
 # Made for these tests: for 127.0.0.1, signed by itself, good for a hundred years.
 SELF_SIGNED = """\
 -----BEGIN PRIVATE KEY-----

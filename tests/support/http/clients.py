@@ -1,7 +1,5 @@
 """Both clients of the service behind one asynchronous interface, and responses for them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

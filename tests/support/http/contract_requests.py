@@ -1,7 +1,5 @@
 """The accepted and rejected requests of the contract, as bytes."""
 
-from __future__ import annotations
-
 from support.http.contract_values import (
     ABSENT,
     BAD_KEYS,

@@ -1,7 +1,5 @@
 """Values of the contract: bodies, inputs, card numbers and keys, accepted and rejected."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE

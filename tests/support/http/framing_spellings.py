@@ -1,7 +1,5 @@
 """Every spelling of a framing header: what a strict reader makes of it (RFC 9112)."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

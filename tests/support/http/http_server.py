@@ -1,7 +1,5 @@
 """A server on a free port in the test's own loop, a handler of Tornado's, and one client of it."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """A user directory over HTTP in a thread, which fails and waits as a test tells it."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

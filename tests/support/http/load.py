@@ -1,7 +1,5 @@
 """Bounded load on a service: a few clients, each of which uses a connection for one request."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """Values of the metrics that a service exposes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from prometheus_client import parser

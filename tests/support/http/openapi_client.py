@@ -1,7 +1,5 @@
 """A client that compares each response with the OpenAPI document."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Requests as bytes, accepted and rejected by their framing, targets, media types and limits."""
 
-from __future__ import annotations
-
 from support.processes.service import KEY
 
 URL = "/api/v1/identify/url"

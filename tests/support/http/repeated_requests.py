@@ -3,8 +3,6 @@
 Each request is alone in its segment: that is what the fast path responds to.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """An upstream on a free port that sends scripted responses, byte by byte."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket

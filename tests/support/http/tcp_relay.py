@@ -1,7 +1,5 @@
 """A relay in front of a TCP port, which stops passing bytes on, or closes its connections."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress

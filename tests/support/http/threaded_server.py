@@ -1,7 +1,5 @@
 """A server of the standard library in a thread, for tests that block."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

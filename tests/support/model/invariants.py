@@ -4,8 +4,6 @@ A lookup may return what a whole pass through the chain amounts to: if it was re
 it was not purged, and nothing newer replaced it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ It makes histories: users come and go, backends fail and hang and lie, time pass
 ask and leave, operators purge. The callers' results are checked in `invariants`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

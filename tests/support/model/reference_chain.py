@@ -1,7 +1,5 @@
 """The reference: the result of a run of the chain, from what the backends really did."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Configurations of a chain, and the few users and queries of all histories."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A client of the admin listener, and services that have one."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Debian's Chromium without a window, driven by Selenium; `make test-tools` installs it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """All commands of ``tornado-idv``, which imports them when they are used."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import click

@@ -1,7 +1,5 @@
 """The supervisor's end of a control connection, played by a test."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """YAML as an editor reads it: by the core schema of YAML 1.2, without dates."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -5,8 +5,6 @@ does any other module that imports what commands do. `support.processes.forking`
 so that no module of the tests is in it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """Commands as processes that are forked from `support.processes.fork_server`, and so start fast."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

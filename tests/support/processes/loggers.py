@@ -1,7 +1,5 @@
 """Logging, put back as it was after a test that configured it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Tests of missing permissions, also where the tests run as root."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Ports of 127.0.0.1 for servers that cannot choose one themselves."""
 
-from __future__ import annotations
-
 import random
 import socket
 import subprocess

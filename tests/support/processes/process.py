@@ -1,7 +1,5 @@
 """The command as a process, which is forked from one with everything imported."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal

@@ -1,7 +1,5 @@
 """CPU time, memory and descriptors of processes that a test started."""
 
-from __future__ import annotations
-
 import os
 import resource
 import time

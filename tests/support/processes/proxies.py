@@ -1,7 +1,5 @@
 """nginx, haproxy and other programs in the foreground, ended by their own id."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import shutil

@@ -4,8 +4,6 @@ The root file system is an overlay, and the network has nothing but loopback, so
 paths and ports that a reader would.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real service on a free port, in a thread of its own, and a plain client for it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

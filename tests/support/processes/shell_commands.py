@@ -1,7 +1,5 @@
 """``tornado-idv`` for shell scripts, forked by `support.processes.forking`: no new interpreter."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A service whose listening sockets this process holds, as systemd does (`sd_listen_fds(3)`)."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

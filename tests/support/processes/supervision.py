@@ -1,7 +1,5 @@
 """A supervisor whose processes, signals to them and time are simulated."""
 
-from __future__ import annotations
-
 import math
 import select
 import signal

@@ -4,8 +4,6 @@ Each is a context that gives the address; behind it the process is gone. `make t
 the servers; what needs one that is not there is skipped.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re
