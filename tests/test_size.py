@@ -17,7 +17,7 @@ FEATURES = PACKAGE / "features"
 BESIDE_THE_CORE = (FEATURES, PACKAGE / "client", PACKAGE / "double", PACKAGE / "kit")
 SIZES = {
     # Lines of Python, with docstrings and blank lines.
-    "core": 15_457,  # + 110: batches on the fast path; a thread that counts keys; a cache in parts
+    "core": 15_296,  # + 110: batches on the fast path; a thread that counts keys; a cache in parts
     # Beside it: for callers, for their tests, and for authors of plugins.
     "client": 876,
     "double": 256,  # + 47: the configuration of `serve --demo` is beside the core, too
@@ -46,14 +46,15 @@ SIZES = {
     "plugins/idv_upstream": 2_828,
     "plugins/idv_yaml": 411,
     # + 655: faults of files, HTTP and LDAP, which were in `tests/support`; secrets in logs.
-    "soak": 4_375,
+    "soak": 4_319,
     # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
     # modules that were parts of others; + 15 for the names in a snapshot.
-    "product": 36_235,
+    "product": 36_074,
+    # + 500: bugs that were seeded by hand and not found have a row now.
     # - 14,600: one layer for each behaviour, one situation for its assertions, faults in `soak`.
-    "tests": 59_505,
+    "tests": 60_000,
     # In hundredths of a line.
-    "tests per line of product": 164,
+    "tests per line of product": 168,
     # Words of Markdown outside of tests and examples.
     # + 1,300 for a README in each feature; + 2,800 for those who take the code up: reasons, reading
     # order, features, plugins, guarding tests.

@@ -44,6 +44,12 @@ async def test_a_plugin_is_called_only_if_what_is_before_it_did_not_find_the_use
     assert (first.source.asked, own.source.asked) == (0, 1)
 
 
+async def test_a_degraded_answer_of_a_plugin_stays_degraded() -> None:
+    """So the cache keeps it only for ``cache.degraded_ttl``."""
+    own = OwnDispatch(Answer(ALICE, "own", degraded=True))
+    assert (await directory(plugins=[own]).find(QUERY)).degraded
+
+
 @pytest.mark.parametrize(
     ("answer", "failed"),
     [
