@@ -10,47 +10,21 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import click
 
 from tornado_idv.cli.standard_streams import OutputError, print_message
 from tornado_idv.errors import ConfigError, IdvError, MissingConfigError
 from tornado_idv.interfaces.command_tools import Exit, printable
-from tornado_idv.units import parse_percentage
 
 Record = dict[str, Any]
-T = TypeVar("T")
-
 _IN_ETC = Path("/etc/tornado-idv/config.yaml")
 
 
 class RefusedError(IdvError):
     """The command was refused, and nothing was changed. The message is the reason."""
-
-
-class Share(NamedTuple):
-    """A maximum share of some items: a percentage of all items, or a number of items."""
-
-    text: str
-    number: Decimal
-    is_percentage: bool
-
-    @classmethod
-    def parse(cls, text: str) -> Share:
-        """Parse ``5%`` or ``100``. Raises `ValueError`."""
-        try:
-            if text.isascii() and text.isdigit():
-                return cls(text, Decimal(text), is_percentage=False)
-            return cls(text, parse_percentage(text), is_percentage=True)
-        except ValueError:
-            raise ValueError("neither a number nor a percentage such as 5%") from None
-
-    def is_exceeded(self, count: int, total: int) -> bool:
-        """Return whether ``count`` of ``total`` items exceed this share."""
-        return count * 100 > self.number * (total if self.is_percentage else 100)
 
 
 def _find_config() -> Path:
@@ -99,18 +73,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 def examples(*lines: str) -> str:
     """Format examples for the end of a command's help. Prefix each with ``tornado-idv``."""
     return "\n".join(["\b", "Examples:", *(f"  tornado-idv {each}" for each in lines)])
-
-
-def parsed_by(parse: Callable[[str], T]) -> Callable[..., T | None]:
-    """Return an option callback that calls ``parse`` and reports `ValueError` as wrong use."""
-
-    def callback(_context: object, _parameter: object, text: str | None) -> T | None:
-        try:
-            return None if text is None else parse(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-
-    return callback
 
 
 def print_json(record: Record | list[Record]) -> None:

@@ -15,13 +15,13 @@ import click
 from click.core import ParameterSource
 
 from tornado_idv.cli.common import config_option, example_request, examples, exit_on_error
-from tornado_idv.cli.files import replaced_file
 from tornado_idv.cli.standard_streams import OutputError
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, StartError
 from tornado_idv.features import FEATURES
 from tornado_idv.interfaces.command_tools import Exit
+from tornado_idv.kit.files import replaced_file
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.cpus import worker_count

@@ -1,1 +1,1 @@
-"""Tools for authors of plugins: mapping of records, masking of secrets, tests."""
+"""Tools for authors of plugins, and modules that several features share."""

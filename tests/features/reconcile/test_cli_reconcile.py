@@ -12,12 +12,12 @@ from click.testing import Result
 
 from support.processes.permissions import public_directory, unprivileged
 from support.processes.process import Invoke
-from tornado_idv.cli.files import replaced_file
 from tornado_idv.client import ClientError, InvalidKey, MissingScope, Undetermined, Unexpected, User
 from tornado_idv.client import Result as FoundResult
 from tornado_idv.double import IdentityService
 from tornado_idv.features.reconcile.run import service_time
 from tornado_idv.features.reconcile.state import State, locked
+from tornado_idv.kit.files import replaced_file
 
 DAY = 86400.0
 BARE = ("--by", "nickname")

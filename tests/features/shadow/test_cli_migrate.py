@@ -20,7 +20,7 @@ from support.processes.process import Invoke
 from tornado_idv import Unavailable, User
 from tornado_idv.features.shadow.file import Recorded, ShadowFile
 from tornado_idv.features.users.staging import Staging
-from tornado_idv.lookup.comparison import Comparison, ComparisonResult
+from tornado_idv.kit.comparison import Comparison, ComparisonResult
 from tornado_idv.model import ByCard, ByNickname
 
 OLD = "name: old, kind: yaml, path: users.yaml"

@@ -15,7 +15,7 @@ import pytest
 from support.processes.permissions import unprivileged
 from tornado_idv.errors import StartError
 from tornado_idv.features.shadow.file import Contents, Recorded, ShadowFile
-from tornado_idv.lookup.comparison import Comparison, ComparisonResult
+from tornado_idv.kit.comparison import Comparison, ComparisonResult
 from tornado_idv.model import ByCard, ByNickname, Query, User
 
 ALICE = User("Free", "4000", "alice")

@@ -23,9 +23,9 @@ from tornado_idv.features.shadow.state import ShadowState
 from tornado_idv.features.shadow.view import RESULTS
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.interfaces.backend import Backend, BackendOptions
+from tornado_idv.kit.comparison import Comparison
 from tornado_idv.lookup import directory
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
-from tornado_idv.lookup.comparison import Comparison
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import ByNickname, Query, User
 from tornado_idv.registry import plugin_manager

@@ -18,7 +18,7 @@ from tornado_idv.errors import StartError
 from tornado_idv.features.shadow import state as shadow_state
 from tornado_idv.features.shadow.file import ShadowFile
 from tornado_idv.features.shadow.state import ShadowState, scope_of_users
-from tornado_idv.lookup.comparison import Comparison
+from tornado_idv.kit.comparison import Comparison
 from tornado_idv.model import ByCard, ByNickname, User
 
 ALICE = User("Free", "4000", "alice")

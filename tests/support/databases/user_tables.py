@@ -13,11 +13,11 @@ import pytest
 
 from support.databases.user_lists import cells, insert_statement
 from tornado_idv import User, UserStore
-from tornado_idv.features.reconcile.run import Share
 from tornado_idv.features.users.formats import Row
 from tornado_idv.features.users.import_users import Import, Result
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.kit.option_values import Share
 
 Mode = Literal["replace", "merge"]
 Cells = tuple[str | None, ...]

@@ -14,12 +14,13 @@ from typing import Any
 
 import click
 
-from tornado_idv.cli.common import examples, exit_on_error, json_option, parsed_by, print_json
+from tornado_idv.cli.common import examples, exit_on_error, json_option, print_json
 from tornado_idv.client import User
 from tornado_idv.double import IdentityService
 from tornado_idv.errors import StartError
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.keys.token import issue
+from tornado_idv.kit.option_values import parsed_by
 from tornado_idv.units import parse_duration
 
 _FOUND, _GONE, _UNSURE, _NONE = "found", "gone", "unsure", "did not end in time"

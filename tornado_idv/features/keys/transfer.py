@@ -23,7 +23,6 @@ from pydantic import (
 
 from tornado_idv import strict_json
 from tornado_idv.cli.common import Record, RefusedError, counted, examples, report
-from tornado_idv.cli.files import replaced_file
 from tornado_idv.config.problems import dotted, is_safe_to_print
 from tornado_idv.config.types import KeyId, Moment, Sha256, check_order
 from tornado_idv.errors import ConfigError, Problem
@@ -38,6 +37,7 @@ from tornado_idv.features.keys.store import (
     on_store,
 )
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
+from tornado_idv.kit.files import replaced_file
 from tornado_idv.options import Options, RateLimit, checked_by
 
 _T = TypeVar("_T")

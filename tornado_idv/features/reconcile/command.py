@@ -14,15 +14,12 @@ import click
 
 from tornado_idv.cli.common import (
     RefusedError,
-    Share,
     examples,
     exit_on_error,
     failure,
     json_option,
-    parsed_by,
     print_json,
 )
-from tornado_idv.cli.files import DELIMITERS, open_source, replaced_file, rows_with_progress
 from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.client import Client
 from tornado_idv.errors import IdvError, StartError
@@ -30,6 +27,8 @@ from tornado_idv.features.reconcile.accounts import AccountReader, By
 from tornado_idv.features.reconcile.run import MAX_PRINTED, Run
 from tornado_idv.features.reconcile.state import State, UndeterminedError, locked
 from tornado_idv.interfaces.command_tools import Exit, printable
+from tornado_idv.kit.files import DELIMITERS, open_source, replaced_file, rows_with_progress
+from tornado_idv.kit.option_values import Share, parsed_by
 from tornado_idv.units import format_duration, parse_duration
 
 _KEY = "TORNADO_IDV_KEY"

@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from math import inf
 from typing import Any
 
-from tornado_idv.cli.common import RefusedError, Share
+from tornado_idv.cli.common import RefusedError
 from tornado_idv.client import (
     Client,
     ClientError,
@@ -22,6 +22,7 @@ from tornado_idv.client import (
 )
 from tornado_idv.features.reconcile.accounts import Account
 from tornado_idv.features.reconcile.state import Absence, Sampler, State, UndeterminedError
+from tornado_idv.kit.option_values import Share
 from tornado_idv.log_format import format_time
 
 _FIRST_PAUSE = 2.0

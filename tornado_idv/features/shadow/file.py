@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tornado_idv.errors import StartError
 from tornado_idv.interfaces.backend import BackendOptions
-from tornado_idv.lookup.comparison import Comparison
+from tornado_idv.kit.comparison import Comparison
 from tornado_idv.model import Query
 
 _APPLICATION_ID = 0x69647604

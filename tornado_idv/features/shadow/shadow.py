@@ -22,8 +22,8 @@ from tornado_idv.features.shadow import PREFIX
 from tornado_idv.features.shadow.state import ShadowState
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import AnyBackend, BackendOptions, ShadowOptions
+from tornado_idv.kit.comparison import Comparison, compare
 from tornado_idv.lookup.chain import Chain
-from tornado_idv.lookup.comparison import Comparison, compare
 from tornado_idv.lookup.guard import BackendCall, Guard
 from tornado_idv.lookup.source_identity import identity_of
 from tornado_idv.metrics.counters import Counters

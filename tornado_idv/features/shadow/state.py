@@ -15,7 +15,7 @@ from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import StartError, format_traceback
 from tornado_idv.features.shadow.file import Recorded, ShadowFile
 from tornado_idv.interfaces.backend import BackendOptions
-from tornado_idv.lookup.comparison import Comparison
+from tornado_idv.kit.comparison import Comparison
 from tornado_idv.lookup.source_identity import identity_of, sealed
 from tornado_idv.model import ByCard, ByNickname, Query
 

@@ -13,7 +13,7 @@ from tornado_idv.admin.report import BackendReport, Report
 from tornado_idv.admin.status import source_record
 from tornado_idv.features.shadow import PREFIX
 from tornado_idv.identifiers import FIELDS
-from tornado_idv.lookup.comparison import ComparisonResult
+from tornado_idv.kit.comparison import ComparisonResult
 
 RESULTS = (*get_args(ComparisonResult), "skipped")
 _COUNTS = (

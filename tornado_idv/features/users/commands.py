@@ -14,17 +14,14 @@ import click
 
 from tornado_idv.cli.backends import reporting
 from tornado_idv.cli.common import (
-    Share,
     backend_option,
     config_option,
     counted,
     examples,
     json_option,
-    parsed_by,
     report,
     show,
 )
-from tornado_idv.cli.files import DELIMITERS, open_source, replaced_file, rows_with_progress
 from tornado_idv.features import FEATURES
 from tornado_idv.features.users.compare import compare
 from tornado_idv.features.users.formats import (
@@ -38,6 +35,8 @@ from tornado_idv.features.users.import_users import Import
 from tornado_idv.features.users.rows import importable
 from tornado_idv.features.users.stores import Stores
 from tornado_idv.identifiers import FIELDS
+from tornado_idv.kit.files import DELIMITERS, open_source, replaced_file, rows_with_progress
+from tornado_idv.kit.option_values import Share, parsed_by
 from tornado_idv.lookup.canary import canaries_of
 from tornado_idv.model import User
 from tornado_idv.units import parse_percentage

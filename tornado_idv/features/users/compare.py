@@ -20,8 +20,8 @@ from tornado_idv.errors import Broken
 from tornado_idv.features.users.stores import Stores
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.command_tools import Exit
-from tornado_idv.lookup.comparison import Comparison, ComparisonResult
-from tornado_idv.lookup.comparison import compare as compare_users
+from tornado_idv.kit.comparison import Comparison, ComparisonResult
+from tornado_idv.kit.comparison import compare as compare_users
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.model import ByCard, ByNickname, User
 from tornado_idv.registry import build_backends, open_backends

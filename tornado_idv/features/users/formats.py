@@ -20,10 +20,10 @@ import click
 
 from tornado_idv import strict_json, yaml_loader
 from tornado_idv.cli.common import RefusedError, counted
-from tornado_idv.cli.files import DELIMITERS
 from tornado_idv.errors import ConfigError
 from tornado_idv.identifiers import FIELDS
 from tornado_idv.interfaces.command_tools import printable
+from tornado_idv.kit.files import DELIMITERS
 from tornado_idv.model import User
 
 Format = Literal["csv", "jsonl", "yaml"]

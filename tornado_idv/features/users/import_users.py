@@ -10,14 +10,15 @@ from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 from typing import NamedTuple
 
-from tornado_idv.cli.common import RefusedError, Share, counted
-from tornado_idv.cli.files import replaced_file
+from tornado_idv.cli.common import RefusedError, counted
 from tornado_idv.errors import StartError
 from tornado_idv.features.users.formats import Row, Unreadable
 from tornado_idv.features.users.rows import is_nickname, named_users, parse_user
 from tornado_idv.features.users.staging import ListedRow, Rejected, Staging
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.user_store import UserStore, UserTransaction
+from tornado_idv.kit.files import replaced_file
+from tornado_idv.kit.option_values import Share
 from tornado_idv.model import Query
 from tornado_idv.units import parse_percentage
 

@@ -4,7 +4,7 @@ import pytest
 
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, Untrusted
 from tornado_idv.identifiers import Identifiers, ProfileSite
-from tornado_idv.lookup.comparison import compare
+from tornado_idv.kit.comparison import compare
 from tornado_idv.model import User
 
 ALICE = User("Free", "4000", "alice")
