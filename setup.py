@@ -81,7 +81,7 @@ setup(
     package_data={
         "tornado_idv": ["py.typed"],
         "tornado_idv.features.docs": ["static/*"],
-        "tornado_idv.features.status_page": ["static/*"],
+        "tornado_idv.features.status": ["static/*"],
     },
     install_requires=[
         "aiohttp>=3.13,<4",

@@ -13,10 +13,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.request import urlopen
+from types import SimpleNamespace
 
 import pytest
 
+from support.processes.admin import ask_admin
 from tornado_idv.client import Client, InvalidKey
 from tornado_idv.features import FEATURES
 
@@ -39,6 +40,8 @@ SETTINGS = {
     "snapshot": "cache: {snapshot: answers}",
     "verify": "server: {verify: true}",
 }
+ADMIN_PATHS = {"/health/ready?verbose": None, "/status.json": "status", "/metrics": None}
+"""Paths of the admin listener, each with its feature."""
 pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 
@@ -122,9 +125,9 @@ def test_service_without_a_feature_serves_and_refuses_its_settings(
             assert found is not None
             assert client.find_card(found.card_number) == found
             assert client.find("@nobody") is None
-        for path in ("status.json", "metrics"):
-            with urlopen(f"{service['admin_url']}/{path}", timeout=10) as response:
-                assert response.status == 200
+        admin = SimpleNamespace(admin_url=service["admin_url"])
+        for path, owner in ADMIN_PATHS.items():
+            assert ask_admin(admin, path).status == (404 if feature == owner else 200), path
         with Client(service["url"], "unknown") as stranger, pytest.raises(InvalidKey):
             stranger.find("@alice")
     if feature in SETTINGS:

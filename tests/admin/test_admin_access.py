@@ -10,11 +10,11 @@ import pytest
 from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, AdminReply, admin_port, ask_admin
 from support.processes.service import EXPIRED_KEY, KEY, Client, serving
 from tornado_idv.admin.handlers import ROUTES as OF_CORE
-from tornado_idv.features.status_page.handlers import FILE_ROUTES
-from tornado_idv.features.status_page.handlers import ROUTES as OF_PAGE
+from tornado_idv.features.status.handlers import FILE_ROUTES
+from tornado_idv.features.status.handlers import ROUTES as OF_STATUS
 from tornado_idv.service.service import Service
 
-ROUTES = OF_CORE | OF_PAGE
+ROUTES = OF_CORE | OF_STATUS
 GETS = [path for path, handler in ROUTES.items() if "GET" in handler.allowed]
 WITH_DATA = [path for path, handler in ROUTES.items() if handler.has_data]
 WITHOUT_DATA = [*(path for path in ROUTES if path not in WITH_DATA), *FILE_ROUTES]

@@ -1,8 +1,7 @@
-"""Health, status, cache purge and explain, over HTTP."""
+"""Health, cache purge and explain, over HTTP."""
 
 import json
 import logging
-import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from support.processes.process import eventually, running
 from support.processes.service import Client, serving, write_config
 from tornado_idv.admin.operations import OperationFailed
 from tornado_idv.admin.service_operations import ServiceOperations
-from tornado_idv.keys.token import issue
-from tornado_idv.log_format import format_time
 from tornado_idv.service.service import Service
 
 
@@ -25,42 +22,9 @@ def lookups(service: Service) -> dict[str, int]:
     return counts
 
 
-def test_status_gives_an_overview(service: Service) -> None:
+def test_new_service_is_alive_and_ready(service: Service) -> None:
     assert ask_admin(service, "/health/live").json == {"status": "ok"}
     assert ask_admin(service, "/health/ready").json == {"status": "ready", "degraded": []}
-    Client(service.port).by_input("@alice")
-    status = ask_admin(service, "/status.json").json
-    assert status["status"] == "ready"
-    assert status["requests"]["url"]["ok"] == 1
-    assert status["cache"]["entries"] == {"found": 1, "negative": 0}
-    (backend,) = status["backends"]
-    assert (backend["name"], backend["calls"]) == ("users", {"found": 1})
-    assert (backend["last_error"], backend["last_error_at"]) == (None, None)
-    assert status["keys"] == {"count": 3, "next_expiry": None, "expiring": []}
-
-
-def test_status_lists_the_keys_that_expire_within_14_days(tmp_path: Path) -> None:
-    """At most 20, the next one first; not those that have expired."""
-    now = time.time()
-    expirations = {f"k{day}": format_time(now + day * 86400) for day in (20, 13, 2, 5)}
-    with serving(with_keys(expirations), tmp_path) as service:
-        keys = ask_admin(service, "/status.json").json["keys"]
-    assert [each["id"] for each in keys["expiring"]] == ["k2", "k5", "k13"]
-    assert keys["expiring"][0] == {"id": "k2", "expires": keys["next_expiry"]}
-    assert keys["next_expiry"][:19] == expirations["k2"][:19]
-    expirations = {f"k{hour}": format_time(now + hour * 3600) for hour in range(1, 31)}
-    with serving(with_keys(expirations), tmp_path) as service:
-        keys = ask_admin(service, "/status.json").json["keys"]
-    assert [each["id"] for each in keys["expiring"]] == [f"k{hour}" for hour in range(1, 21)]
-
-
-def with_keys(expirations: dict[str, str]) -> str:
-    """Return a configuration with more keys, which expire at these times."""
-    lines = "".join(
-        f"    - {{id: {key_id}, token: {issue(key_id)}, expires: {expires}}}\n"
-        for key_id, expires in expirations.items()
-    )
-    return WITH_ADMIN.replace("backends:\n", f"{lines}backends:\n")
 
 
 def test_key_store_that_cannot_be_read_is_degraded(tmp_path: Path) -> None:

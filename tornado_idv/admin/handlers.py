@@ -7,7 +7,7 @@ import logging
 from tornado_idv.admin.handler import AdminError, AdminHandler
 from tornado_idv.admin.metrics import render
 from tornado_idv.admin.report import FAILED, INVALID
-from tornado_idv.admin.status import health, status
+from tornado_idv.admin.status import health
 
 _audit = logging.getLogger("tornado_idv.audit")
 _RELOAD_ERRORS = {
@@ -52,13 +52,6 @@ class MetricsHandler(AdminHandler):
         text, content_type = render(report, await self.operations.keys.overview(), accept)
         self.set_header("Content-Type", content_type)
         self.finish(text)
-
-
-class StatusHandler(AdminHandler):
-    """Responds with the status of the service in JSON."""
-
-    async def get(self) -> None:
-        self.send(status(await self.operations.report(), await self.operations.keys.overview()))
 
 
 class PurgeHandler(AdminHandler):
@@ -127,7 +120,6 @@ ROUTES: dict[str, type[AdminHandler]] = {
     "/health/live": LiveHandler,
     "/health/ready": ReadyHandler,
     "/metrics": MetricsHandler,
-    "/status.json": StatusHandler,
     "/cache/purge": PurgeHandler,
     "/explain": ExplainHandler,
     "/reload": ReloadHandler,

@@ -14,7 +14,7 @@ _NAMES = (
     "admin_commands",
     "batch",
     "check",
-    "status_page",
+    "status",
     "docs",
     "verify",
     "double",

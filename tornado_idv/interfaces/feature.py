@@ -33,7 +33,8 @@ class Feature:
     """A function that takes a `Running` service, and returns the feature's `Part`. The result is
     ``None`` if the settings do not use the feature."""
     status: str | None = None
-    """A function that takes a `Report`, and returns the members to add to ``/status.json``."""
+    """A function that takes a `Report`, and returns the members to add to ``/health/ready?verbose``
+    and ``/status.json``."""
     metrics: str | None = None
     """A function that takes a `Report`, and returns the metrics to add."""
     users_changed: str | None = None

@@ -1,3 +1,3 @@
 """A service with an admin listener on loopback."""
 
-from support.fixtures.admin import service  # noqa: F401
+from support.fixtures.admin import service, used  # noqa: F401

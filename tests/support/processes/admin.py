@@ -3,6 +3,7 @@
 import http.client
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from support.processes.service import CONFIG, USERS
@@ -26,6 +27,14 @@ class HasAdmin(Protocol):
 def admin_port(service: HasAdmin) -> int:
     assert service.admin_url is not None
     return int(service.admin_url.rpartition(":")[2])
+
+
+def with_admin_port(folder: Path, port: int, text: str = WITH_ADMIN) -> Path:
+    """Write a configuration whose admin listener has this port."""
+    before, _, after = text.rpartition("port: 0")
+    path = folder / "used.yaml"
+    path.write_text(f"{before}port: {port}{after}", encoding="utf-8")
+    return path
 
 
 @dataclass(frozen=True)

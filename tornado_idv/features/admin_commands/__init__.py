@@ -14,6 +14,5 @@ FEATURE = Feature(
         ),
         "health": (f"{_MODULE}:health", "Report whether the running service is ready."),
         "reload": (f"{_MODULE}:reload", "Reload the configuration of the running service."),
-        "status": (f"{_MODULE}:status", "Show the state of the running service."),
     },
 )

@@ -1,10 +1,7 @@
-"""A client of the running service's admin listener, for commands."""
+"""The common parts of the commands for the running service."""
 
 from __future__ import annotations
 
-import http.client
-import json
-import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,81 +9,16 @@ from functools import wraps
 from pathlib import Path
 from typing import NoReturn
 
-import click
-from pydantic import BaseModel
-
-from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option, show
-from tornado_idv.config.address import Address
-from tornado_idv.config.parts import AdminSettings, load_parts
-from tornado_idv.errors import IdvError, StartError
-from tornado_idv.files import require_file
+from tornado_idv.cli.common import config_option, exit_on_error, json_option, show
 from tornado_idv.interfaces.command_tools import Exit
-
-
-class _Parts(BaseModel):
-    admin: AdminSettings | None = None
-
-
-class AdminUnavailable(IdvError):
-    """The admin listener is unreachable, or responds with an error. The message is the reason."""
-
-
-class WrongRequest(IdvError):
-    """The admin listener rejects a request as invalid. ``record`` is the body of the response."""
-
-    def __init__(self, record: Record) -> None:
-        super().__init__(str(record.get("message")))
-        self.record = record
+from tornado_idv.kit.admin_client import AdminListener, Record, WrongRequest, token_option
 
 
 @dataclass(frozen=True)
-class AdminListener:
-    """A client of the admin listener. It has the values of --config, --token-file and --json."""
+class Admin(AdminListener):
+    """The admin listener, and the output of a command. ``as_json`` is the value of --json."""
 
-    config_path: Path
-    token_file: Path | None
     as_json: bool
-
-    def request(
-        self, method: str, path: str, body: Record | None = None, *, timeout: float = 10.0
-    ) -> Record:
-        """Send a request, and return the JSON object of the response.
-
-        Of config.yaml, only the section ``admin`` is read, because other sections may be invalid.
-        Raises `StartError` for a wrong setting or token file, `WrongRequest` after the status 422,
-        and `AdminUnavailable` after any other error, or no response in ``timeout`` seconds.
-        """
-        settings = load_parts(self.config_path, os.environ, _Parts).admin
-        if settings is None:
-            advice = "add: admin: {port: 8081}, and restart the service"
-            raise StartError(f"{self.config_path} has no admin listener; {advice}")
-        if not settings.port:
-            raise StartError("admin.port is 0 (any free port), but commands need a fixed port")
-        fields = {"Content-Type": "application/json"}
-        if self.token_file is not None:
-            fields["Authorization"] = f"Bearer {_read_token(self.token_file)}"
-        url = Address(settings.host, settings.port).url("http")
-        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=timeout)
-        try:
-            connection.request(method, path, json.dumps(body), fields)
-            with connection.getresponse() as response:
-                record: Record = json.loads(response.read())
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = getattr(error, "strerror", None) or type(error).__name__
-            text = f"no response from the admin listener at {url}: {reason}"
-            raise AdminUnavailable(text) from None
-        finally:
-            connection.close()
-        if not isinstance(record, dict) or "status" not in record:
-            raise AdminUnavailable(f"{url} is not an admin listener of this service")
-        if response.status == http.client.UNPROCESSABLE_ENTITY:
-            raise WrongRequest(record)
-        if record["status"] == "error":
-            text = f"{url}: {record.get('message')}"
-            if response.status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
-                text += "; name a file with a key of scope admin by --token-file"
-            raise AdminUnavailable("\n".join([text, *record.get("problems", ())]))
-        return record
 
     def show(
         self, record: Record, lines: Iterable[str], code: Exit = Exit.DONE, *, err: bool = False
@@ -97,7 +29,7 @@ class AdminListener:
 
 
 def admin_command(command: Callable[..., NoReturn]) -> Callable[..., None]:
-    """Add three options to a command, and pass their values to it as one `AdminListener`."""
+    """Add three options to a command, and pass their values to it as one `Admin`."""
 
     @wraps(command)
     def run(
@@ -105,21 +37,6 @@ def admin_command(command: Callable[..., NoReturn]) -> Callable[..., None]:
     ) -> None:
         other_codes = {WrongRequest: Exit.WRONG_USE}
         with exit_on_error(Exit.UNDETERMINED, as_json=as_json, other_codes=other_codes):
-            command(AdminListener(config_path, token_file, as_json), **options)
+            command(Admin(config_path, token_file, as_json), **options)
 
-    token_option = click.option(
-        "--token-file",
-        type=click.Path(path_type=Path, readable=False),
-        help="File with a key of scope admin. Not needed if the admin listener is on loopback.",
-    )
     return config_option(token_option(json_option(run)))
-
-
-def _read_token(path: Path) -> str:
-    try:
-        token = require_file(path).decode("ascii").strip()
-    except ValueError:
-        raise StartError(f"{path}: not a key") from None
-    if not token.isprintable():
-        raise StartError(f"{path}: more than one line")
-    return token

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
 from typing import NoReturn
 
 import click
 
-from tornado_idv.cli.common import Record, complete_backend, examples, exit_on_error
+from tornado_idv.cli.common import complete_backend, examples, exit_on_error
 from tornado_idv.errors import ConfigError
-from tornado_idv.features.admin_commands.client import AdminListener, WrongRequest, admin_command
+from tornado_idv.features.admin_commands.client import Admin, admin_command
 from tornado_idv.interfaces.command_tools import Exit
+from tornado_idv.kit.admin_client import WrongRequest, cache_sentence
 
 _PURGED = {
     "all": "Purged the whole cache.",
@@ -27,13 +26,13 @@ def cache() -> None:
 
 @cache.command(epilog=examples("cache stats"))
 @admin_command
-def stats(admin: AdminListener) -> NoReturn:
+def stats(admin: Admin) -> NoReturn:
     """Show the number of cached answers and the hit ratio.
 
     Exit codes: 0 done; 3 no response.
     """
     record = admin.request("GET", "/status.json")
-    admin.show(record["cache"], [_cache_sentence(record["cache"])])
+    admin.show(record["cache"], [cache_sentence(record["cache"])])
 
 
 @cache.command(epilog=examples("cache purge --nickname @alice"))
@@ -44,7 +43,7 @@ def stats(admin: AdminListener) -> NoReturn:
 )
 @click.option("--all", is_flag=True, default=None, help="Purge everything.")
 @admin_command
-def purge(admin: AdminListener, **options: str | bool | None) -> NoReturn:
+def purge(admin: Admin, **options: str | bool | None) -> NoReturn:
     """Drop cached answers. Give exactly one of the four options.
 
     Exit codes: 0 done; 2 wrong use; 3 no response, or the purge did not reach the shared cache.
@@ -69,7 +68,7 @@ _CACHED = {
 @click.command(epilog=examples("explain @alice"))
 @click.argument("who", metavar="@NICK|URL|DIGITS")
 @admin_command
-def explain(admin: AdminListener, who: str) -> NoReturn:
+def explain(admin: Admin, who: str) -> NoReturn:
     """Look a user up in each backend of the running service.
 
     The command bypasses the cache, and caches nothing. It shows results, but no user data.
@@ -100,7 +99,7 @@ _SENTENCES = {
 
 @click.command(epilog=examples("health && echo ready"))
 @admin_command
-def health(admin: AdminListener) -> NoReturn:
+def health(admin: Admin) -> NoReturn:
     """Report whether the running service is ready.
 
     Exit codes: 0 ready or degraded; 1 starting or draining; 3 no response.
@@ -114,7 +113,7 @@ def health(admin: AdminListener) -> NoReturn:
 
 @click.command(epilog=examples("check && tornado-idv reload"))
 @admin_command
-def reload(admin: AdminListener) -> NoReturn:
+def reload(admin: Admin) -> NoReturn:
     """Reload the configuration of the running service.
 
     After an error, the whole old configuration stays effective.
@@ -135,88 +134,3 @@ def reload(admin: AdminListener) -> NoReturn:
         names = ", ".join(map(str, record["needs_restart"]))
         lines.append(f"These settings take effect after a restart: {names}")
     admin.show(record, lines)
-
-
-@click.command(epilog=examples("status"))
-@admin_command
-def status(admin: AdminListener) -> NoReturn:
-    """Show the state of the running service.
-
-    Exit codes: 0 done; 3 no response.
-    """
-    record = admin.request("GET", "/status.json")
-    admin.show(record, (f"{name + ':':14}{text}" for name, text in _status(record)))
-
-
-def _status(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the status as pairs of label and text."""
-    yield "state", record["status"]
-    yield "version", f"{record['version']}, up for {record['uptime_s']:.0f} s"
-    for each in record.get("workers", ()):
-        process = f"{each['name']} (pid {each['pid']}): {each['phase']}"
-        yield "worker", f"{process}, up for {each['uptime_s']:.0f} s, {each['requests']} requests"
-    for operation, codes in sorted(record["requests"].items()):
-        counts = ", ".join(f"{code} {count}" for code, count in sorted(codes.items()))
-        yield "requests", f"{operation}: {counts}"
-    for each in record["backends"]:
-        servers = "".join(f", {used['server']} ({used['role']})" for used in each["servers"])
-        yield "backend", f"{each['name']} ({each['kind']}): {_condition(each)}{servers}"
-    for each in record.get("shadows", ()):
-        counts = ", ".join(
-            f"{count} {word}" for word, count in each["comparisons"].items() if count
-        )
-        yield (
-            "shadow",
-            f"{each['name']} ({each['kind']}): {_condition(each)}; {counts or 'none yet'}",
-        )
-    yield "cache", _cache_sentence(record["cache"])
-    if record.get("shared_cache"):
-        yield "shared cache", _shared_cache(record["shared_cache"])
-    keys = record["keys"]
-    expiry = f", the next expires at {keys['next_expiry']}" if keys["next_expiry"] else ""
-    yield "keys", f"{keys['count']}{expiry}"
-    if record["key_store"] and record["key_store"]["error"]:
-        yield "key store", record["key_store"]["error"]
-    for name in ("cache_snapshot", "unix_sockets"):
-        if (part := record.get(name)) and part["error"]:
-            yield name.partition("_")[2], part["error"]
-    if record["last_reload"]:
-        yield "last reload", _reload(record["last_reload"])
-    yield "connections", f"{sum(record['connections'].values())}"
-    yield "log lines", f"{record['log_dropped']} dropped"
-
-
-def _reload(last: Record) -> str:
-    text = f"{last['result']} at {last['time']}"
-    if last["problem"]:
-        return f"{text}: {last['problem']}"
-    names = ", ".join(last["needs_restart"])
-    return f"{text}; after a restart: {names}" if names else text
-
-
-def _condition(each: Record) -> str:
-    if each["available"]:
-        return f"degraded: {each['problem']}" if each["problem"] else "available"
-    since = f" since {each['failing_since']}" if each["failing_since"] else ""
-    breaker = each["breaker"].replace("_", "-")
-    probe = f", next probe in {each['next_probe_s']:g} s" if each["next_probe_s"] else ""
-    return f"failing{since}: {each['last_error']}; circuit breaker {breaker}{probe}"
-
-
-def _shared_cache(each: Record) -> str:
-    calls: Counter[str] = Counter(each["calls"])
-    return (
-        f"{each['kind']}: {_condition(each)}; {calls['hit']} hits, {calls['miss']} misses, "
-        f"{calls['failed']} failed, {calls['skipped']} skipped; {calls['purged']} purges "
-        f"delivered, {each['pending_purges']} pending"
-    )
-
-
-def _cache_sentence(cache: Record) -> str:
-    entries, lookups = cache["entries"], cache["lookups"]
-    total = sum(lookups.values())
-    ratio = f"{lookups['hit'] / total:.1%} of {total} lookups were hits" if total else "no lookups"
-    return (
-        f"{entries['found']} found and {entries['negative']} not found; {ratio}; "
-        f"{cache['evictions']} evictions"
-    )

@@ -11,8 +11,8 @@ from typing import Any
 
 from tornado_idv.admin.handler import AdminHandler
 from tornado_idv.admin.operations import Operations
-from tornado_idv.admin.status import status
-from tornado_idv.features.status_page.history import INTERVAL, WINDOW, History, sampled
+from tornado_idv.features.status.history import INTERVAL, WINDOW, History, sampled
+from tornado_idv.features.status.overview import status
 
 _STATIC = files(__package__) / "static"
 _TYPES = {".js": "text/javascript", ".css": "text/css"}

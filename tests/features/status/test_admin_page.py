@@ -8,19 +8,17 @@ import pytest
 
 from support.fakes.clock_and_backends import Ticker
 from support.http.http_server import until
-from support.processes.admin import WITH_ADMIN, ask_admin
+from support.processes.admin import ask_admin
 from support.processes.process import eventually
-from support.processes.service import Client, serving
-from tornado_idv.admin import listener
+from support.processes.service import Client
 from tornado_idv.admin.operations import OperationFailed, Operations
 from tornado_idv.admin.report import ProcessReport, Report
-from tornado_idv.features import FEATURES
-from tornado_idv.features.status_page.handlers import FILE_ROUTES
-from tornado_idv.features.status_page.history import History, Sample, percentile, sampled
+from tornado_idv.features.status.handlers import FILE_ROUTES
+from tornado_idv.features.status.history import History, Sample, percentile, sampled
 from tornado_idv.metrics.counters import BOUNDS, Counters
 from tornado_idv.service.service import Service
 
-STATIC = Path(__file__).parents[3] / "tornado_idv" / "features" / "status_page" / "static"
+STATIC = Path(__file__).parents[3] / "tornado_idv" / "features" / "status" / "static"
 
 
 def test_page_runs_only_its_own_scripts_and_styles(service: Service) -> None:
@@ -65,23 +63,6 @@ def test_each_file_is_sent_with_its_type(service: Service) -> None:
         kind = "css" if path.endswith(".css") else "javascript"
         assert reply.headers["Content-Type"] == f"text/{kind}; charset=utf-8"
         assert reply.body == (STATIC / path.rpartition("/")[2]).read_bytes()
-
-
-def test_service_without_the_page_reports_all_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    others = [each for each in FEATURES if each.name != "status_page"]
-    monkeypatch.setattr(listener, "FEATURES", others)
-    with serving(WITH_ADMIN, tmp_path) as service:
-        for path in ("/", "/status", "/status/history.json", *FILE_ROUTES):
-            reply = ask_admin(service, path)
-            assert (reply.status, reply.json["code"]) == (404, "no_such_route")
-        for path in ("/health/ready", "/metrics"):
-            assert ask_admin(service, path).status == 200
-        overview = ask_admin(service, "/status.json").json
-        assert overview["status"] == "ready"
-        assert "recent" not in overview
-        assert "latency_ms" not in overview["backends"][0]
 
 
 def test_page_requests_nothing_from_elsewhere() -> None:

@@ -1,0 +1,78 @@
+"""The overview of a service, as JSON and as text."""
+
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from support.processes.admin import WITH_ADMIN, ask_admin
+from support.processes.process import Invoke, eventually
+from support.processes.service import Client, serving
+from tornado_idv.admin.report import PartReport
+from tornado_idv.keys.token import issue
+from tornado_idv.log_format import format_time
+from tornado_idv.service.service import Service
+
+
+def test_status_gives_an_overview(service: Service, used: Path, invoke: Invoke) -> None:
+    Client(service.port).by_input("@alice")
+    status = ask_admin(service, "/status.json").json
+    assert status["status"] == "ready"
+    assert status["requests"]["url"]["ok"] == 1
+    assert status["cache"]["entries"] == {"found": 1, "negative": 0}
+    (backend,) = status["backends"]
+    assert (backend["name"], backend["calls"]) == ("users", {"found": 1})
+    assert (backend["last_error"], backend["last_error_at"]) == (None, None)
+    assert status["keys"] == {"count": 3, "next_expiry": None, "expiring": []}
+    text = invoke("status", "--config", used).stdout
+    assert "requests:     url: ok 1\n" in text
+    assert "backend:      users (yaml): available\n" in text
+    assert "cache:        1 found and 0 not found; 0.0% of 1 lookups were hits" in text
+    record = json.loads(invoke("status", "--config", used, "--json").stdout)
+    assert record["requests"] == status["requests"]
+
+
+def test_status_lists_the_keys_that_expire_within_14_days(tmp_path: Path) -> None:
+    """At most 20, the next one first; not those that have expired."""
+    now = time.time()
+    expirations = {f"k{day}": format_time(now + day * 86400) for day in (20, 13, 2, 5)}
+    with serving(with_keys(expirations), tmp_path) as service:
+        keys = ask_admin(service, "/status.json").json["keys"]
+    assert [each["id"] for each in keys["expiring"]] == ["k2", "k5", "k13"]
+    assert keys["expiring"][0] == {"id": "k2", "expires": keys["next_expiry"]}
+    assert keys["next_expiry"][:19] == expirations["k2"][:19]
+    expirations = {f"k{hour}": format_time(now + hour * 3600) for hour in range(1, 31)}
+    with serving(with_keys(expirations), tmp_path) as service:
+        keys = ask_admin(service, "/status.json").json["keys"]
+    assert [each["id"] for each in keys["expiring"]] == [f"k{hour}" for hour in range(1, 21)]
+
+
+def with_keys(expirations: dict[str, str]) -> str:
+    """Return a configuration with more keys, which expire at these times."""
+    lines = "".join(
+        f"    - {{id: {key_id}, token: {issue(key_id)}, expires: {expires}}}\n"
+        for key_id, expires in expirations.items()
+    )
+    return WITH_ADMIN.replace("backends:\n", f"{lines}backends:\n")
+
+
+def test_status_shows_what_fails(
+    service: Service, used: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "users.yaml").write_text("users:\n", encoding="utf-8")
+    service.operations.store = cast(
+        "Any", SimpleNamespace(error="keys.db: gone", since=0.0, servers=())
+    )
+    service.operations.sockets = PartReport("unix:/s was removed", 0.0)
+    backend = service.directories.current.guards[0].backend
+    servers = property(lambda _: [("db2:5432", "standby")])
+    monkeypatch.setattr(type(backend), "servers", servers)
+    eventually(lambda: backend.problem is not None)
+    text = invoke("status", "--config", used).stdout
+    condition = f"degraded: {backend.problem}, db2:5432 (standby)"
+    assert f"backend:      users (yaml): {condition}\n" in text
+    assert "key store:    keys.db: gone\n" in text
+    assert "sockets:      unix:/s was removed\n" in text

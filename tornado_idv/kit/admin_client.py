@@ -1,0 +1,111 @@
+"""A client of the running service's admin listener, for commands."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import BaseModel
+
+from tornado_idv.config.address import Address
+from tornado_idv.config.parts import AdminSettings, load_parts
+from tornado_idv.errors import IdvError, StartError
+from tornado_idv.files import require_file
+
+Record = dict[str, Any]
+token_option = click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, readable=False),
+    help="File with a key of scope admin. Not needed if the admin listener is on loopback.",
+)
+
+
+class _Parts(BaseModel):
+    admin: AdminSettings | None = None
+
+
+class AdminUnavailable(IdvError):
+    """The admin listener is unreachable, or responds with an error. The message is the reason."""
+
+
+class WrongRequest(IdvError):
+    """The admin listener rejects a request as invalid. ``record`` is the body of the response."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(str(record.get("message")))
+        self.record = record
+
+
+@dataclass(frozen=True)
+class AdminListener:
+    """A client of the admin listener. It has the values of --config and --token-file."""
+
+    config_path: Path
+    token_file: Path | None
+
+    def request(
+        self, method: str, path: str, body: Record | None = None, *, timeout: float = 10.0
+    ) -> Record:
+        """Send a request, and return the JSON object of the response.
+
+        Of config.yaml, only the section ``admin`` is read, because other sections may be invalid.
+        Raises `StartError` for a wrong setting or token file, `WrongRequest` after the status 422,
+        and `AdminUnavailable` after any other error, or no response in ``timeout`` seconds.
+        """
+        settings = load_parts(self.config_path, os.environ, _Parts).admin
+        if settings is None:
+            advice = "add: admin: {port: 8081}, and restart the service"
+            raise StartError(f"{self.config_path} has no admin listener; {advice}")
+        if not settings.port:
+            raise StartError("admin.port is 0 (any free port), but commands need a fixed port")
+        fields = {"Content-Type": "application/json"}
+        if self.token_file is not None:
+            fields["Authorization"] = f"Bearer {_read_token(self.token_file)}"
+        url = Address(settings.host, settings.port).url("http")
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=timeout)
+        try:
+            connection.request(method, path, json.dumps(body), fields)
+            with connection.getresponse() as response:
+                record: Record = json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            text = f"no response from the admin listener at {url}: {reason}"
+            raise AdminUnavailable(text) from None
+        finally:
+            connection.close()
+        if not isinstance(record, dict) or "status" not in record:
+            raise AdminUnavailable(f"{url} is not an admin listener of this service")
+        if response.status == http.client.UNPROCESSABLE_ENTITY:
+            raise WrongRequest(record)
+        if record["status"] == "error":
+            text = f"{url}: {record.get('message')}"
+            if response.status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
+                text += "; name a file with a key of scope admin by --token-file"
+            raise AdminUnavailable("\n".join([text, *record.get("problems", ())]))
+        return record
+
+
+def _read_token(path: Path) -> str:
+    try:
+        token = require_file(path).decode("ascii").strip()
+    except ValueError:
+        raise StartError(f"{path}: not a key") from None
+    if not token.isprintable():
+        raise StartError(f"{path}: more than one line")
+    return token
+
+
+def cache_sentence(cache: Record) -> str:
+    """Return the sentence on the member ``cache`` of ``/status.json``."""
+    entries, lookups = cache["entries"], cache["lookups"]
+    total = sum(lookups.values())
+    ratio = f"{lookups['hit'] / total:.1%} of {total} lookups were hits" if total else "no lookups"
+    return (
+        f"{entries['found']} found and {entries['negative']} not found; {ratio}; "
+        f"{cache['evictions']} evictions"
+    )
