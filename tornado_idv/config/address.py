@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, InstanceOf, ValidationInfo, WithJsonSchema
+from pydantic import BeforeValidator, Field, InstanceOf, ValidationInfo, WithJsonSchema
 
-from tornado_idv.config.types import UNIX, is_host, is_loopback
-from tornado_idv.options import absolute_path
+from tornado_idv.config.types import UNIX, Host, is_host, is_loopback
+from tornado_idv.options import Options, WholeNumber, absolute_path
 
 _TCP = re.compile(r"(?:\[(.*:.*)\]|([^\[\]:]+)):([0-9]{1,5})", re.ASCII)
 _MAX_PORT = 65535
@@ -87,3 +87,12 @@ ListenAddress = Annotated[
     WithJsonSchema({"type": "string", "pattern": "^unix:[^@].*$|:[0-9]{1,5}$"}),
 ]
 """The type of a setting of the form ``HOST:PORT`` or ``unix:PATH``."""
+
+
+class AdminSettings(Options):
+    """The admin listener. On a non-loopback address, requests need a key with scope admin."""
+
+    host: Host = "127.0.0.1"
+    """The address or host name to listen on."""
+    port: Annotated[WholeNumber, Field(ge=0, le=65535)] = 8081
+    """The port to listen on; 0 takes any free port."""

@@ -17,8 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from tornado_idv.config.address import Address, ListenAddress
-from tornado_idv.config.parts import AdminSettings
+from tornado_idv.config.address import Address, AdminSettings, ListenAddress
 from tornado_idv.config.types import (
     UNIX,
     BodyLimit,

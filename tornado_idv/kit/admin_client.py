@@ -12,10 +12,10 @@ from typing import Any
 import click
 from pydantic import BaseModel
 
-from tornado_idv.config.address import Address
-from tornado_idv.config.parts import AdminSettings, load_parts
+from tornado_idv.config.address import Address, AdminSettings
 from tornado_idv.errors import IdvError, StartError
 from tornado_idv.files import require_file
+from tornado_idv.kit.config_parts import load_parts
 
 Record = dict[str, Any]
 token_option = click.option(

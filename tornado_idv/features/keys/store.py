@@ -21,7 +21,6 @@ from pydantic import BaseModel, Field
 
 from tornado_idv.cli.common import Record, RefusedError, config_option, exit_on_error, json_option
 from tornado_idv.cli.standard_streams import print_message
-from tornado_idv.config.parts import load_parts
 from tornado_idv.errors import UncertainChangeError
 from tornado_idv.features.keys.editor import KeyEditor, editing
 from tornado_idv.features.keys.record import KeyRecord, check_text
@@ -30,6 +29,7 @@ from tornado_idv.interfaces.user_store import ignore_signals
 from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.keys.store_location import KeyStoreLocation, locate_store
 from tornado_idv.keys.token import digest, is_token68
+from tornado_idv.kit.config_parts import load_parts
 from tornado_idv.logs.handlers import LogFormat, configure_logging
 from tornado_idv.options import KeyStoreAddress, is_like_url
 from tornado_idv.registry import installed_kinds, plugin_manager

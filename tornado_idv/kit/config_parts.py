@@ -8,27 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tornado_idv import yaml_loader
 from tornado_idv.config.references import Resolved
-from tornado_idv.config.types import Host
 from tornado_idv.errors import ConfigError, StartError
 from tornado_idv.files import require_file
-from tornado_idv.options import Options, WholeNumber
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
-
-
-class AdminSettings(Options):
-    """The admin listener. On a non-loopback address, requests need a key with scope admin."""
-
-    host: Host = "127.0.0.1"
-    """The address or host name to listen on."""
-    port: Annotated[WholeNumber, Field(ge=0, le=65535)] = 8081
-    """The port to listen on; 0 takes any free port."""
 
 
 def load_parts(
