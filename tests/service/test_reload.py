@@ -18,8 +18,8 @@ from support.processes.service import (
     open_socket,
     post_request,
 )
+from tornado_idv.admin.health import health
 from tornado_idv.admin.report import FAILED, INVALID
-from tornado_idv.admin.status import health
 from tornado_idv.keys.token import issue
 from tornado_idv.model import ByNickname
 from tornado_idv.service import directories

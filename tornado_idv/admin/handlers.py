@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from tornado_idv.admin.handler import AdminError, AdminHandler
+from tornado_idv.admin.health import health
 from tornado_idv.admin.metrics import render
 from tornado_idv.admin.report import FAILED, INVALID
-from tornado_idv.admin.status import health
 
 _audit = logging.getLogger("tornado_idv.audit")
 _RELOAD_ERRORS = {

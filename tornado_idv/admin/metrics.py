@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector, core
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from tornado_idv.admin.health import FAILURES, cache_lookups, operation_of
 from tornado_idv.admin.report import Report
-from tornado_idv.admin.status import FAILURES, cache_lookups, operation_of
 from tornado_idv.features import FEATURES
 from tornado_idv.http.connection_table import State
 from tornado_idv.keys.ring import KeyOverview

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tornado_idv.admin.health import part_record
 from tornado_idv.admin.operations import Record
 from tornado_idv.admin.report import Report
-from tornado_idv.admin.status import part_record
 
 
 def status(report: Report) -> Record:

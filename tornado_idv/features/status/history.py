@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from tornado.ioloop import IOLoop, PeriodicCallback
 
+from tornado_idv.admin.health import cache_lookups
 from tornado_idv.admin.operations import OperationFailed, Operations
 from tornado_idv.admin.report import Report
-from tornado_idv.admin.status import cache_lookups
 from tornado_idv.metrics.counters import BOUNDS, sum_buckets
 from tornado_idv.web.errors import ApiError
 

@@ -8,9 +8,9 @@ from importlib.metadata import version
 
 from msgspec import to_builtins
 
+from tornado_idv.admin.health import cache_lookups, health, operation_of
 from tornado_idv.admin.operations import Record
 from tornado_idv.admin.report import Report
-from tornado_idv.admin.status import cache_lookups, health, operation_of
 from tornado_idv.keys.ring import KeyOverview
 from tornado_idv.log_format import format_time
 from tornado_idv.metrics.counters import Counters
