@@ -12,7 +12,6 @@ from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.process import eventually, running
 from support.processes.service import Client, serving, write_config
 from tornado_idv.admin.operations import OperationFailed
-from tornado_idv.admin.service_operations import ServiceOperations
 from tornado_idv.service.service import Service
 
 
@@ -123,7 +122,7 @@ def test_only_an_unexpected_failure_is_logged(
     async def fail(*_: object) -> None:
         raise next(errors)
 
-    monkeypatch.setattr(ServiceOperations, "explain", fail)
+    monkeypatch.setattr(Service, "explain", fail)
     replies = [ask_admin(service, "/explain", {"input": "@alice"}) for _ in range(2)]
     codes = [(reply.status, reply.json["code"]) for reply in replies]
     assert codes == [(503, "worker_failed"), (500, "internal")]

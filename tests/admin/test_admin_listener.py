@@ -26,7 +26,7 @@ async def listening_on(
 ) -> AsyncIterator[list[int]]:
     """An admin listener of a service on these addresses, and its ports."""
     sockets = [sock for each in addresses for sock in bind("admin", Address(each))]
-    async with admin_listening(sockets, host, service.operations):
+    async with admin_listening(sockets, host, service):
         yield [Address.of(each).port for each in sockets]
 
 

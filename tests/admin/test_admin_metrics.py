@@ -203,7 +203,7 @@ def test_metrics_of_the_process_are_exposed(service: Service) -> None:
 
 
 def test_event_loop_lag_is_the_longest_since_the_last_scrape(service: Service) -> None:
-    service.operations.counters.max_lag = 1000.0
+    service.shared.counters.max_lag = 1000.0
     ask_admin(service, "/status.json")
     assert scrape(service)("idv_event_loop_lag_seconds") == 1000.0
     assert scrape(service)("idv_event_loop_lag_seconds") < 1000.0

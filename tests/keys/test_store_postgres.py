@@ -375,7 +375,7 @@ def test_service_changes_no_keys(
             add(PostgresKeyStore(SecretStr(service_dsn)), record("mine", "mine"))
         with stopped(database):
             eventually(lambda: follower.error is not None)
-            report = service.operations.process_report().parts["key store"]
+            report = service.process_report().parts["key store"]
             assert report is not None
             assert report.error is not None
             assert status(client) == 200

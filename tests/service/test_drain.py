@@ -50,7 +50,7 @@ async def test_request_in_flight_closes_its_connection_while_the_drain_is_delaye
             assert (await client.ask(name)).status == 200
         backend = await harness.held(client, "@bobby")
         drain = asyncio.create_task(harness.service.drain())
-        await until(lambda: harness.service.operations.draining)
+        await until(lambda: harness.service.draining)
         backend.gate.set()
         assert (await client.read()).status == 200
         assert await asyncio.wait_for(client.reader.read(), 10) == b""

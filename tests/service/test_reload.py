@@ -403,7 +403,7 @@ async def test_replaced_directory_is_freed_after_a_while(
     quick = "request_timeout: 100ms"  # for so long a lookup is kept that has ended
     async with reloadable(tmp_path, config(A, server=quick)) as harness:
         assert (await harness.ask("@alice")).status == 200
-        replaced = [weakref.ref(harness.service.operations.directory), weakref.ref(Gated.made[0])]
+        replaced = [weakref.ref(harness.service.directories.current), weakref.ref(Gated.made[0])]
         Gated.made.clear()
         gc.disable()
         try:
@@ -420,7 +420,7 @@ async def test_cache_of_the_first_directory_is_freed(tmp_path: Path) -> None:
         gc.freeze()  # as `tune_gc` does
         try:
             assert (await harness.ask("@alice")).status == 200
-            first = harness.service.operations.directory.cache
+            first = harness.service.directories.current.cache
             assert first.sizes == {"found": 1, "negative": 0}
             await harness.reload(config(B, server=quick))
             await until(lambda: first.sizes["found"] == 0)
@@ -431,12 +431,12 @@ async def test_cache_of_the_first_directory_is_freed(tmp_path: Path) -> None:
 async def test_readiness_does_not_flicker(tmp_path: Path) -> None:
     """A backend that failed is not reported as failing after it was replaced."""
     async with reloadable(tmp_path, config(A)) as harness:
-        operations = harness.service.operations
+        service = harness.service
         Gated.made[0].down = True
         await harness.ask("@alice")
-        assert health(await operations.report(), verbose=False)["status"] == "degraded"
+        assert health(await service.report(), verbose=False)["status"] == "degraded"
         await harness.reload(config(B))
-        assert health(await operations.report(), verbose=False) == {
+        assert health(await service.report(), verbose=False) == {
             "status": "ready",
             "degraded": [],
         }

@@ -92,6 +92,10 @@ class Harness:
     def operations(self) -> list[str]:
         return [each["op"] for each in self.sent if each["op"] not in ("state", "overview")]
 
+    @property
+    def backends(self) -> list[str]:
+        return [each.name for each in self.manager.settings.served]
+
     async def supervise(self, connection: MessageStream) -> None:
         while (message := await connection.receive()) is not None:
             self.sent.append(message)
@@ -326,8 +330,8 @@ async def test_configuration_is_in_force_once_all_have_prepared_it(tmp_path: Pat
     workers = [prepared(), prepared()]
     async with managed(tmp_path, *workers) as harness:
         assert await harness.reload() == ReloadResult(5.0, ("server.port",))
-        assert harness.manager.backends == ["members"]
-        assert "ops" in harness.manager.keys.ids
+        assert harness.backends == ["members"]
+        assert "ops" in harness.manager.ring.ids
         assert (await harness.ask(*EXPLAIN)).status == 422  # alice is no valid nickname any more
         await asyncio.sleep(0)
         assert harness.operations == ["reloading", "use", "reloaded"]
@@ -358,7 +362,7 @@ async def test_configuration_that_one_cannot_prepare_is_aborted(
     other = prepared()
     async with managed(tmp_path, other, worker) as harness:
         assert (await harness.reload()).problems == (problem,)
-        assert harness.manager.backends == ["users"]
+        assert harness.backends == ["users"]
     assert other.received == [{"op": "prepare", "args": OTHER}, None]
     assert "use" not in harness.operations
 
@@ -440,7 +444,7 @@ async def test_configuration_is_committed_or_aborted_as_the_supervisor_decides(
         harness.used = ReloadResult(5.0, code=code, problems=("changed since",))
         assert await harness.reload() == harness.used
         assert calls == [done]
-        assert harness.manager.backends == ["users" if code else "members"]
+        assert harness.backends == ["users" if code else "members"]
     assert worker.received == [{"op": "prepare", "args": OTHER}, *sent, None]
 
 

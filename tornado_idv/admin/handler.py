@@ -89,7 +89,7 @@ class AdminHandler(JsonHandler):
     def check_query(self, record: Record) -> None:
         """Raise `AdminError` if the nickname, URL or card number of a query is invalid."""
         try:
-            parse_query(self.operations.identifiers, record)
+            parse_query(self.operations.settings, record)
         except InvalidFormat as error:
             raise AdminError(422, "invalid_format", f"Invalid value: {error}") from None
 
@@ -118,7 +118,7 @@ class AdminHandler(JsonHandler):
 
     def _check_key(self) -> None:
         try:
-            key = authenticate(self.request.headers, self.operations.keys)
+            key = authenticate(self.request.headers, self.operations.ring)
         except InvalidKey as error:
             raise self._rejected(error_for(error), error.key_id, error.reason) from None
         if "admin" not in key.scopes:

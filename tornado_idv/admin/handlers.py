@@ -49,7 +49,7 @@ class MetricsHandler(AdminHandler):
     async def get(self) -> None:
         report = await self.operations.report(take_lag=True)
         accept = self.request.headers.get("Accept", "")
-        text, content_type = render(report, await self.operations.keys.overview(), accept)
+        text, content_type = render(report, await self.operations.ring.overview(), accept)
         self.set_header("Content-Type", content_type)
         self.finish(text)
 
@@ -65,7 +65,7 @@ class PurgeHandler(AdminHandler):
             case {"all": True} if len(record) == 1:
                 purged = {"purged": "all"}
             case {"backend": str(name)} if len(record) == 1:
-                known = self.operations.backends
+                known = [each.name for each in self.operations.settings.served]
                 if name not in known:
                     message = f"No such backend; there are: {', '.join(known)}"
                     raise AdminError(422, "invalid_format", message)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from tornado_idv.admin.report import PartReport, ReloadResult, Report
+from tornado_idv.admin.report import ReloadResult, Report
+from tornado_idv.config.settings import Settings
 from tornado_idv.errors import IdvError
-from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.model import Query
 
@@ -18,24 +18,13 @@ class OperationFailed(IdvError):
     """Raised if a worker cannot execute an operation. The message has the worker and the reason."""
 
 
-class Part(Protocol):
-    """A part of the service; see `tornado_idv.service.part.Part`."""
-
-    name: str
-
-    def report(self) -> PartReport | None: ...
-
-    async def purged(self) -> bool: ...
-
-
 class Operations(Protocol):
-    """Operations on the service, for handlers. ``backends`` has the backends' names, in order."""
+    """Operations on the service, for handlers. ``settings`` are the current settings."""
 
-    keys: KeyRing
-    identifiers: Identifiers
+    settings: Settings
 
     @property
-    def backends(self) -> list[str]: ...
+    def ring(self) -> KeyRing: ...
 
     async def report(self, *, take_lag: bool = False) -> Report:
         """Return the state of the service. ``take_lag`` resets the maximum delay of the event loop.
@@ -64,11 +53,12 @@ class Operations(Protocol):
         ...
 
 
-def parse_query(identifiers: Identifiers, record: Mapping[str, str]) -> Query:
+def parse_query(settings: Settings, record: Mapping[str, str]) -> Query:
     """Return the query of a body with ``input``, ``nickname`` or ``card_number``.
 
     Raises `InvalidFormat`.
     """
+    identifiers = settings.make_identifiers()
     if "input" in record:
         return identifiers.parse_input(record["input"])
     if "nickname" in record:

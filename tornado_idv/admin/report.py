@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Literal, Protocol
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -31,16 +31,6 @@ class ReloadResult:
     needs_restart: tuple[str, ...] = ()
     code: str | None = None
     problems: tuple[str, ...] = ()
-
-
-class Reloads(Protocol):
-    """Reloads the configuration. ``last`` is the result of the last reload."""
-
-    last: ReloadResult | None
-
-    async def reload(self, trigger: str, **audited: str | None) -> ReloadResult:
-        """Wait for the end of a running reload, then reload. The audit log gets all arguments."""
-
 
 Phase = Literal["starting", "ready", "draining"]
 _BREAKERS = ("closed", "half_open", "open")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, closing
@@ -12,8 +13,9 @@ from pkgutil import resolve_name
 
 import pluggy
 
-from tornado_idv.admin.report import ReloadResult
-from tornado_idv.admin.service_operations import ServiceOperations
+from tornado_idv.admin.operations import Record, parse_query
+from tornado_idv.admin.report import PartReport, Phase, ProcessReport, ReloadResult, Report
+from tornado_idv.admin.sources import guard_report
 from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
@@ -22,6 +24,7 @@ from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.serving import Serving
 from tornado_idv.http.trusted_proxies import TrustedProxies
+from tornado_idv.interfaces.shared import Purge
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.logs.handlers import LogOutput
 from tornado_idv.lookup.directory import Directory
@@ -85,21 +88,80 @@ class SharedParts:
 
 @dataclass(eq=False)
 class Service(ServiceInfo):
-    """A listening service, with methods for a reload and for a drain.
+    """A listening service, with methods for a reload and for a drain. Implements `Operations`.
 
     A reload replaces ``settings``, except for the values that need a restart (see `applicable`).
-    Only a service in one process has a ``reloader``.
+    ``draining`` is set at the beginning of a
+    stop. Only a service in one process has a ``reloader``, and a report of its ``sockets``.
     """
 
     settings: Settings
     server: HttpServer
-    operations: ServiceOperations
     keys: Keys
     directories: Directories
     shared: SharedParts
+    logs: LogOutput
     reloader: Reloader = field(init=False)
+    sockets: PartReport | None = field(default=None, init=False)
+    draining: bool = field(default=False, init=False)
     needs_restart: tuple[str, ...] = field(default=(), init=False)
     """The names of settings that the last reload did not change, because they need a restart."""
+
+    @property
+    def ring(self) -> KeyRing:
+        return self.shared.ring
+
+    async def report(self, *, take_lag: bool = False) -> Report:
+        phase: Phase = "draining" if self.draining else "ready"
+        counters = self.shared.counters
+        return Report(
+            phase,
+            os.getpid(),
+            counters.started_at,
+            self.process_report(take_lag=take_lag),
+            counters,
+            last_reload=self.reloader.last,
+        )
+
+    def process_report(self, *, take_lag: bool = False) -> ProcessReport:
+        """Return the state of this process. Also update the counters."""
+        counters, directory, store = self.shared.counters, self.directories.current, self.keys.store
+        counters.log_dropped = self.logs.writer.dropped
+        parts = {"key store": store and PartReport(store.error, store.since)}
+        parts |= {name: each.report() for name, each in self.shared.parts.items()}
+        parts["unix sockets"] = self.sockets
+        return ProcessReport(
+            backends=[guard_report(each, counters) for each in directory.guards],
+            cache_entries=directory.cache.sizes,
+            connections=dict(self.server.connection_states()),
+            connections_limit=self.server.connections_limit(),
+            parts={name: part for name, part in parts.items() if part},
+            max_lag=counters.take_max_lag() if take_lag else counters.max_lag,
+        )
+
+    async def reload(self, **audited: str | None) -> ReloadResult:
+        return await self.reloader.reload("admin", **audited)
+
+    async def purge(self, target: Record) -> bool:
+        match target:
+            case {"all": True}:
+                purge = Purge()
+            case {"backend": str(name)}:
+                purge = Purge(backends=(name,))
+            case _:
+                purge = Purge(queries=(parse_query(self.settings, target),))
+        self.directories.current.purge(purge)
+        return all([await each.purged() for each in self.shared.parts.values()])
+
+    async def explain(self, query: Record) -> Record:
+        parsed, directory = parse_query(self.settings, query), self.directories.current
+        cached = directory.cache.describe(parsed)
+        explanation = await directory.explain(parsed)
+        calls = [
+            {"backend": each.backend, "outcome": each.outcome, "ms": round(each.seconds * 1000, 2)}
+            for each in explanation.calls
+        ]
+        return {"result": explanation.result, "cache": cached, "backends": calls}
 
     async def prepare(self, settings: Settings) -> Prepared:
         """Open everything that these settings need, and change nothing yet.
@@ -131,9 +193,6 @@ class Service(ServiceInfo):
                 each.commit()
             self.shared.limiters.configure(settings.limits)
             self.server.replace(http, tls)
-            self.operations.directory = directory
-            self.operations.identifiers = settings.make_identifiers()
-            self.operations.store = self.keys.store
             # Replaced objects are in reference cycles, and `tune_gc` makes collections rare.
             asyncio.get_running_loop().call_later(_COLLECT_AFTER, gc.collect)
 
@@ -147,7 +206,7 @@ class Service(ServiceInfo):
         stop. Then requests in flight have ``server.drain.timeout`` seconds.
         """
         limits = self.settings.server.drain
-        self.operations.draining = True
+        self.draining = True
         if delay:
             directory = self.directories.current
             self.server.replace(make_http(self.settings, directory, self.shared, stopping=True))
@@ -233,7 +292,6 @@ async def service_of_one_process(
         service = await stack.enter_async_context(
             public_listener(settings, manager, logs, sockets=sockets)
         )
-        operations = service.operations
 
         async def apply(file: ConfigFile) -> ReloadResult:
             (await prepare_file(file, installed_kinds(manager), service.prepare)).commit()
@@ -241,18 +299,17 @@ async def service_of_one_process(
 
         def end(result: ReloadResult, audited: Audited) -> None:
             events.send("ready")
-            record(result, operations.counters, audited)
+            record(result, service.shared.counters, audited)
 
-        reloader = Reloader(file, apply, lambda _: events.send("reloading"), end)
-        service.reloader = operations.reloads = reloader
-        stack.push_async_callback(reloader.close)
+        service.reloader = Reloader(file, apply, lambda _: events.send("reloading"), end)
+        stack.push_async_callback(service.reloader.close)
         files = SocketFiles(service.addresses)
-        operations.sockets = files.report
-        watch = reloader.watch(files, lambda: service.settings.server.watch_config)
+        service.sockets = files.report
+        watch = service.reloader.watch(files, lambda: service.settings.server.watch_config)
         await stack.enter_async_context(background(watch))
         if admin is not None:
             await stack.enter_async_context(
-                admin_listening(own, admin.host, operations, parts=service.shared.parts)
+                admin_listening(own, admin.host, service, parts=service.shared.parts)
             )
             service.admin_url = Address.of(own[0]).url("http")
         yield service
@@ -287,18 +344,7 @@ async def public_listener(
         shared = SharedParts(keys.ring, limiters, counters, log, by_name)
         server = HttpServer(make_http(settings, directories.current, shared))
         tls = tls_context(settings.server.tls) if settings.server.tls else None
-        operations = ServiceOperations(
-            directories.current,
-            settings.make_identifiers(),
-            keys.ring,
-            keys.store,
-            counters,
-            server.connection_states,
-            lambda: logs.writer.dropped,
-            server.connections_limit,
-            parts,
-        )
         with sockets as (own,), closing(server):
             await server.listen(own, tls)
             summary = addresses_of(own), settings.server.scheme, None, len(keys.ring.ids)
-            yield Service(*summary, settings, server, operations, keys, directories, shared)
+            yield Service(*summary, settings, server, keys, directories, shared, logs)

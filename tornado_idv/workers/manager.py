@@ -76,14 +76,14 @@ class Manager:
 
     def __init__(self, channel: Channel, current: Configuration, keys: Keys) -> None:
         channel.on_message = self._on_message
-        self.keys = keys.ring
+        self.ring = keys.ring
+        self.settings = current.settings
         self.reloader = Reloader(current.file, self._apply, self._begin_reload, self._end_reload)
         self._keys = keys
         self._channel = channel
         self._kinds = current.kinds
         self._sockets = current.sockets
         self._max_lag = 0.0
-        self._adopt(current.settings)
 
     async def report(self, *, take_lag: bool = False) -> Report:
         overview = await self._overview()
@@ -180,14 +180,9 @@ class Manager:
 
         def commit() -> None:
             keys.commit()
-            self._adopt(settings)
+            self.settings = settings
 
         return Prepared(commit, keys.abort)
-
-    def _adopt(self, settings: Settings) -> None:
-        self.settings = settings
-        self.identifiers = settings.make_identifiers()
-        self.backends = [each.name for each in settings.served]
 
     def _begin_reload(self, audited: Audited) -> None:
         self._channel.send(op="reloading", audited=audited)

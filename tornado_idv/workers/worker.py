@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import uvloop
 
-from tornado_idv.admin.service_operations import ServiceOperations
 from tornado_idv.errors import format_traceback
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.service.keys import background
@@ -64,8 +63,8 @@ def run_worker(
                 tune_gc()
                 requests.service.set_result(service)
                 logs.writer.flush()  # before the announcement of the service
-                channel.serving(service.key_count, lambda: _report(service.operations))
-                async with background(measure_lag(service.operations.counters)):
+                channel.serving(service.key_count, lambda: _report(service))
+                async with background(measure_lag(service.shared.counters)):
                     await channel.stop.wait()
                     if await service.drain(delay=channel.delay):
                         return STOPPED
@@ -76,8 +75,8 @@ def run_worker(
         return uvloop.run(supervised(control, serve, current.generation))
 
 
-def _report(operations: ServiceOperations) -> Message:
-    process, counters = operations.process_report(take_lag=True), operations.counters
+def _report(service: Service) -> Message:
+    process, counters = service.process_report(take_lag=True), service.shared.counters
     requests = sum(each.count for each in counters.responses.values())
     return {"process": process, "counters": counters.to_record(), "requests": requests}
 
@@ -99,9 +98,9 @@ class _Requests:
             service = await asyncio.shield(self.service)
             match message:
                 case {"op": "purge", "args": target}:
-                    connection.send(result=await service.operations.purge(target))
+                    connection.send(result=await service.purge(target))
                 case {"op": "explain", "args": query}:
-                    connection.send(result=await service.operations.explain(query))
+                    connection.send(result=await service.explain(query))
                 case {"op": "prepare", "args": str(content)}:
                     async with self._lock:
                         await self._prepare(service, connection, content)

@@ -27,10 +27,11 @@ def test_health_is_shown(used: Path, invoke: Invoke) -> None:
 
 
 def test_degraded_service_is_ready_and_says_what_fails(
-    service: Service, used: Path, invoke: Invoke
+    service: Service, used: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service.operations.store = cast("Any", SimpleNamespace(error="keys.db: gone", since=0.0))
-    service.operations.sockets = PartReport("unix:/s was removed", 0.0)
+    key_store = SimpleNamespace(report=lambda: PartReport("keys.db: gone", 0.0))
+    monkeypatch.setitem(cast("dict[str, Any]", service.shared.parts), "key store", key_store)
+    service.sockets = PartReport("unix:/s was removed", 0.0)
     done = invoke("health", "--config", used)
     assert done.exit_code == 0
     assert done.stdout == "The service is ready, but degraded: key store, unix sockets.\n"

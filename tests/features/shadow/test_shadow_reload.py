@@ -39,7 +39,7 @@ def shadows_of(harness: ReloadHarness) -> ShadowsPart:
 
 async def counts(harness: ReloadHarness, total: int, name: str = "new") -> dict[str, int]:
     """Return the results of comparisons, once there are so many and all have ended."""
-    counted = harness.service.operations.counters.counts[f"shadow {name}"]
+    counted = harness.service.shared.counters.counts[f"shadow {name}"]
     await until(lambda: sum(counted.values()) >= total)
     for each in shadows_of(harness).shadows:
         await asyncio.gather(*each._tasks)
@@ -50,7 +50,7 @@ async def reported(harness: ReloadHarness, problem: str) -> Report:
     """Return the report, once the shadow has this problem."""
     async with asyncio.timeout(30):
         while True:
-            report = await harness.service.operations.report()
+            report = await harness.service.report()
             shadows = report.process.parts["shadows"].sources
             if [each.problem for each in shadows] == [problem]:
                 return report

@@ -315,11 +315,11 @@ async def test_write_that_fails_is_logged_once_and_stops_nothing(
 async def test_purge_reports_a_kept_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = f"{CONFIG}{USERS}cache: {{snapshot: file}}\n"
     async with serving_here(config, tmp_path) as service:
-        assert await service.operations.purge({"all": True})
+        assert await service.purge({"all": True})
         monkeypatch.setattr(SnapshotFiles, "remove", fail)
         with pytest.raises(OperationFailed, match="remove it by hand"):
-            await service.operations.purge({"all": True})
-        report = await service.operations.report()
+            await service.purge({"all": True})
+        report = await service.report()
     assert report.degraded() == ["cache snapshot"]
     error = "may still contain purged users: Permission denied"
     assert error in str(status(report)["cache_snapshot"])

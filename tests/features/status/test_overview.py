@@ -63,10 +63,9 @@ def test_status_shows_what_fails(
     service: Service, used: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "users.yaml").write_text("users:\n", encoding="utf-8")
-    service.operations.store = cast(
-        "Any", SimpleNamespace(error="keys.db: gone", since=0.0, servers=())
-    )
-    service.operations.sockets = PartReport("unix:/s was removed", 0.0)
+    key_store = SimpleNamespace(report=lambda: PartReport("keys.db: gone", 0.0))
+    monkeypatch.setitem(cast("dict[str, Any]", service.shared.parts), "key store", key_store)
+    service.sockets = PartReport("unix:/s was removed", 0.0)
     backend = service.directories.current.guards[0].backend
     servers = property(lambda _: [("db2:5432", "standby")])
     monkeypatch.setattr(type(backend), "servers", servers)

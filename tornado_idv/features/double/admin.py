@@ -37,7 +37,7 @@ class DoubleHandler(AdminHandler):
     def query(self, text: str) -> Query:
         """Parse an identifier in a path or body. Raises `AdminError` for an invalid one."""
         try:
-            return self.operations.identifiers.parse_any(text)
+            return self.operations.settings.make_identifiers().parse_any(text)
         except InvalidFormat as error:
             raise AdminError(422, "invalid_format", f"Invalid value: {error}") from None
 

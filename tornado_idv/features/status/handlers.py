@@ -27,7 +27,7 @@ class StatusHandler(AdminHandler):
 
     async def get(self) -> None:
         history: History = self.settings["history"]
-        record = status(await self.operations.report(), await self.operations.keys.overview())
+        record = status(await self.operations.report(), await self.operations.ring.overview())
         record["recent"] = history.latest
         shared = [record["shared_cache"]] if record.get("shared_cache") else []
         for each in record["backends"] + shared:
