@@ -13,7 +13,6 @@ from tornado_idv import strict_json
 from tornado_idv.admin.operations import OperationFailed, Operations, Record, parse_query
 from tornado_idv.config.types import is_ip_address
 from tornado_idv.errors import InvalidFormat, InvalidKey, format_traceback
-from tornado_idv.web.auth import authenticate
 from tornado_idv.web.errors import ApiError, error_for
 from tornado_idv.web.handler import JsonHandler
 
@@ -118,7 +117,7 @@ class AdminHandler(JsonHandler):
 
     def _check_key(self) -> None:
         try:
-            key = authenticate(self.request.headers, self.operations.ring)
+            key = self.authenticate(self.operations.ring)
         except InvalidKey as error:
             raise self._rejected(error_for(error), error.key_id, error.reason) from None
         if "admin" not in key.scopes:

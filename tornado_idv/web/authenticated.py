@@ -10,7 +10,6 @@ from tornado_idv.http.exchange import Exchange
 from tornado_idv.keys.api_key import ApiKey, Scope
 from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.log_format import format_time
-from tornado_idv.web.auth import authenticate
 from tornado_idv.web.content_negotiation import check_accept
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
 from tornado_idv.web.fast_path.known_heads import KnownHeads, Read
@@ -31,7 +30,7 @@ class AuthenticatedHandler(ApiHandler):
         or if the client exceeds the limit of failed authentication.
         """
         try:
-            key = authenticate(self.request.headers, self.api.keys)
+            key = self.authenticate(self.api.keys)
         except InvalidKey as error:
             self.key_id = error.key_id
             limiter = None if isinstance(error, UndeterminedKey) else self.api.failed_auth

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 
 from tornado.web import RequestHandler, stream_request_body
 
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.ring import KeyRing
 from tornado_idv.model import Query
 from tornado_idv.trace_context import Trace, parse_trace
 from tornado_idv.web.access_log import LoggedRequest, RequestLog, record_response
@@ -46,6 +48,15 @@ class JsonHandler(RequestHandler):
 
     def head(self) -> Awaitable[None] | None:
         return self.get()
+
+    def authenticate(self, keys: KeyRing) -> ApiKey:
+        """Return the client's key, from its bearer token (RFC 6750, section 2.1).
+
+        No other source of a key than the ``Authorization`` header is accepted. Raises `InvalidKey`
+        unless there is exactly one such header, with a valid key.
+        """
+        scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
+        return keys.authenticate(scheme.lower(), token.lstrip(" "))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Set the ``Allow`` field of a 405. Subclasses extend this method to send the error."""
