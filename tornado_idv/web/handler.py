@@ -5,7 +5,6 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Awaitable
 from functools import cached_property
-from http import HTTPStatus
 from time import monotonic
 from types import TracebackType
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.model import Query
 from tornado_idv.trace_context import Trace, parse_trace
-from tornado_idv.web.access_log import LoggedRequest, RequestLog, record_response
+from tornado_idv.web.access_log import LoggedRequest, record_response
 from tornado_idv.web.errors import ApiError, ApiException
 from tornado_idv.web.lookups import ApiContext, log_unexpected, result_of_error
 from tornado_idv.web.response import ECHOED, FIELDS, Result, new_request_id, valid_request_id
@@ -78,6 +77,7 @@ class ApiHandler(JsonHandler):
 
     def initialize(self, api: ApiContext) -> None:
         self.api = api
+        self.access_log = api.access_log
         self._method = self.request.method if self.request.method in _METHODS else "other"
         self._started_at = monotonic()
 
@@ -127,11 +127,6 @@ class ApiHandler(JsonHandler):
         if value is not None:
             log_unexpected(value, self.request_id)
 
-    @property
-    def access_log(self) -> RequestLog | None:
-        """The access log, or ``None`` if this response is not logged."""
-        return self.api.access_log
-
     def on_finish(self) -> None:
         """Count and log the response."""
         request = LoggedRequest(
@@ -160,12 +155,9 @@ class HealthHandler(ApiHandler):
 
     route = "health"
 
-    @property
-    def access_log(self) -> RequestLog | None:
-        is_logged = self.api.logs_health_checks or self.get_status() != HTTPStatus.OK
-        return super().access_log if is_logged else None
-
     def get(self) -> None:
         if self.api.stopping:
             raise ApiException(ApiError.OVERLOADED, reason="stopping")
+        if not self.api.logs_health_checks:
+            self.access_log = None  # a failed check is always logged
         self.finish(b'{"status":"ok"}')
