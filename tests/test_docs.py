@@ -49,7 +49,6 @@ from tornado_idv.web.access_log import (
     AccessLog,
     Ids,
     LoggedRequest,
-    make_subject_of,
     record_response,
 )
 from tornado_idv.web.errors import ApiError
@@ -115,7 +114,7 @@ def test_every_error_code_is_documented_with_its_status() -> None:
 
 async def test_every_field_of_the_access_log_is_documented() -> None:
     written: list[str] = []
-    log = AccessLog(written.append, json_lines, make_subject_of("hash"))
+    log = AccessLog(written.append, json_lines, "hash")
     trace = parse_trace("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
     subject = log.subject_of(ByNickname("alice"))
     request = LoggedRequest("a-1", trace, "POST", "identify/url", "192.0.2.7", "shop", subject)

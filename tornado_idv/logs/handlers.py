@@ -24,7 +24,7 @@ from tornado_idv.log_format import (
 )
 from tornado_idv.logs.folding import Fold, Folding
 from tornado_idv.logs.writer import LogWriter
-from tornado_idv.web.access_log import AccessLog, Ids, make_subject_of
+from tornado_idv.web.access_log import AccessLog, Ids
 
 LogFormat = Literal["auto", "console", "json"]
 
@@ -106,7 +106,7 @@ def configure_logging(
     _install(handler, level)
     access = None
     if level in ("debug", "info"):
-        access = AccessLog(writer.put, format_lines, make_subject_of(ids))
+        access = AccessLog(writer.put, format_lines, ids)
     return LogOutput(writer, access, folding)
 
 

@@ -23,8 +23,6 @@ from tornado_idv.web.errors import ApiError
 from tornado_idv.web.response import CacheResult, Result
 
 Ids = Literal["none", "hash", "full"]
-SubjectOf = Callable[[str], str]
-"""A function that takes the text of a query, and returns the name of the user in the log."""
 
 _FLUSH_INTERVAL = 0.1
 """Seconds to collect lines before a write, because a write costs as much as several responses."""
@@ -84,26 +82,33 @@ class RequestLog(Protocol):
 class AccessLog(RequestLog):
     """Writes a line for each response. ``write`` takes the text of several lines.
 
-    ``subject_of`` returns the name of the requested user. Without this function, a line contains no
-    part of the input.
+    ``ids`` selects the names of requested users. With ``none``, a line contains no part of the
+    input. With ``full``, the name is the text of the query. With ``hash``, it is a keyed hash of
+    the text. The key is random for each start of the service. Without a secret key, a reader of the
+    log could compute the hashes of guessed nicknames and card numbers, and find them in the log.
     """
 
     def __init__(
         self,
         write: Callable[[str], object],
         format_lines: FormatLines,
-        subject_of: SubjectOf | None = None,
+        ids: Ids = "none",
     ) -> None:
         self._write = write
         self._format_lines = format_lines
-        self._subject_of = subject_of
+        self._ids = ids
         self._since = self._until = 0.0  # the millisecond for which `_timestamp` is valid
         self._timestamp = ""
         self._records: list[AccessRecord] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def subject_of(self, query: Query | None) -> str | None:
-        return self._subject_of(query.text) if self._subject_of and query else None
+        if query is None or self._ids == "none":
+            return None
+        if self._ids == "full":
+            return query.text
+        # As a prefix, the secret is a safe key: BLAKE2 has no length extension.
+        return blake2b(_SECRET + query.text.encode(), digest_size=8).hexdigest()
 
     def add(self, record: AccessRecord) -> None:
         if self._timer is None:
@@ -169,18 +174,3 @@ def record_response(
             None if trace is None else trace.id,
         )
         log.add(record)
-
-
-def make_subject_of(ids: Ids) -> SubjectOf | None:
-    """Return a function for the names of users in the log, or ``None`` to omit users.
-
-    With ``full``, the name is the text of the query. With ``hash``, it is a keyed hash of the text.
-    The key is random for each start of the service. Without a secret key, a reader of the log could
-    compute the hashes of guessed nicknames and card numbers, and find them in the log.
-    """
-    if ids == "none":
-        return None
-    if ids == "full":
-        return str
-    secret = _SECRET  # as a prefix, a safe key: BLAKE2 has no length extension
-    return lambda text: blake2b(secret + text.encode(), digest_size=8).hexdigest()

@@ -25,7 +25,6 @@ from tornado_idv.web.access_log import (
     AccessLog,
     Ids,
     LoggedRequest,
-    make_subject_of,
     record_response,
 )
 from tornado_idv.web.response import Result
@@ -350,7 +349,7 @@ def test_request_of_a_client_that_has_gone_is_in_the_journal(double: Double) -> 
 @pytest.mark.parametrize(("ids", "subject"), [("none", None), ("full", "@alice")])
 async def test_access_log_names_no_user_unless_configured(ids: Ids, subject: str | None) -> None:
     lines: list[str] = []
-    log = AccessLog(lines.append, json_lines, make_subject_of(ids))
+    log = AccessLog(lines.append, json_lines, ids)
     journal = DoubleState().log_before(log)
     request = LoggedRequest("r", None, "POST", "identify/url", "::1", "k", "@alice")
     record_response(Counters(), journal, request, Result(200, b"{}"), 0.0)
