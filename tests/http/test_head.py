@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_idv.http.errors import HttpError
-from tornado_idv.http.head import RequestHead, parse_head
+from tornado_idv.http.head import HttpError, RequestHead, parse_head
 
 MAX_BODY = 100
 PIECES = (

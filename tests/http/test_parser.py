@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_idv.http.errors import HttpError
+from tornado_idv.http.head import HttpError
 from tornado_idv.http.parser import MAX_HEAD, RequestParser
 
 FIRST = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"

@@ -7,8 +7,7 @@ import pytest
 from tornado.httputil import HTTPInputError, HTTPServerRequest
 
 from support.fakes.clock_and_backends import Ticker
-from tornado_idv.http.errors import HttpError
-from tornado_idv.http.head import RequestHead, parse_head
+from tornado_idv.http.head import HttpError, RequestHead, parse_head
 from tornado_idv.trace_context import parse_trace
 from tornado_idv.web.fast_path import head_template
 from tornado_idv.web.fast_path.head_template import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from http import HTTPStatus
 
-from tornado_idv.http.errors import HttpError
+from tornado_idv.http.head import HttpError
 
 _MAX_LINE = 256
 _MAX_FRAMING = 16 * 1024

@@ -23,9 +23,8 @@ from tornado_idv.http.connection_table import (
     RESPONDING,
     State,
 )
-from tornado_idv.http.errors import HttpError
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
-from tornado_idv.http.head import RequestHead
+from tornado_idv.http.head import HttpError, RequestHead
 from tornado_idv.http.parser import MAX_HEAD, RequestParser
 from tornado_idv.http.serving import KnownRequest, Match, Pending, ServerContext
 

@@ -13,8 +13,6 @@ import httptools
 from msgspec import Struct
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
-from tornado_idv.http.errors import HttpError
-
 MAX_TARGET = 2048
 MAX_FIELDS = 100
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) (HTTP/1\.[01])\r\n")
@@ -24,6 +22,18 @@ _SMUGGLING_NAMES = ("content_length", "content_encoding", "transfer_length", "tr
 _HOST = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+;=:\[\]-]|%[0-9A-Fa-f]{2}){0,261}", re.ASCII)
 _ORIGIN = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+
+class HttpError(Exception):
+    """Raised to reject a request with ``status``. Its connection is then closed.
+
+    After a framing error, the start of the next request is unknown, so further input must not be
+    read (RFC 9112, section 9.6).
+    """
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status.phrase)
+        self.status = status
 
 
 class RequestHead(Struct, frozen=True):

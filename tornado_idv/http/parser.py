@@ -5,8 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from tornado_idv.http.body import ChunkedBody
-from tornado_idv.http.errors import HttpError
-from tornado_idv.http.head import RequestHead, parse_head
+from tornado_idv.http.head import HttpError, RequestHead, parse_head
 
 MAX_HEAD = 16 * 1024
 _HEAD_END = b"\r\n\r\n"
@@ -51,24 +50,44 @@ class RequestParser:
 
         The next head is returned only after `read_body` has returned a body. Raises `HttpError`.
         """
-        if self.head is None:
-            self.head = head = self._take_head()
-            if head is not None and head.content_length is None:
+        if self.head is not None:
+            return self.head
+        buffer, size = self.buffer, self._head_size
+        if 0 < size <= MAX_HEAD:
+            self.head = head = parse_head(bytes(buffer[:size]), self.max_body)
+            del buffer[:size]
+            self._head_size = self._searched = 0
+            if head.content_length is None:
                 self._chunks = ChunkedBody(self.max_body)
-        return self.head
+            return head
+        start = buffer[:MAX_HEAD]
+        if start.count(b"\n") != start.count(b"\r\n"):
+            raise HttpError(HTTPStatus.BAD_REQUEST)  # after a bare LF the head would never end
+        if len(buffer) > MAX_HEAD:
+            raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        return None
 
     def read_body(self) -> bytes | None:
         """Return the body of `head`, or ``None`` if it is incomplete.
 
         After a complete body, the next head can be read. Raises `HttpError` for malformed chunks.
         """
+        buffer = self.buffer
         if self.head is None:
             return None
-        body = self._take_body(self.head)
-        if body is not None:
-            self.head = self._chunks = None
-            if self.buffer:
-                self._find_head()
+        if self._chunks is not None:
+            if not self._chunks.take(buffer):
+                return None
+            body = bytes(self._chunks.content)
+        else:
+            length = self.head.content_length or 0
+            if len(buffer) < length:
+                return None
+            body = bytes(buffer if len(buffer) == length else buffer[:length])
+            del buffer[:length]
+        self.head = self._chunks = None
+        if buffer:
+            self._find_head()
         return body
 
     def skip(self, size: int) -> None:
@@ -85,28 +104,3 @@ class RequestParser:
         at = buffer.find(_HEAD_END, max(0, self._searched - len(_HEAD_END) + 1))
         self._searched = len(buffer)
         self._head_size = 0 if at < 0 else at + len(_HEAD_END)
-
-    def _take_head(self) -> RequestHead | None:
-        buffer, size = self.buffer, self._head_size
-        if 0 < size <= MAX_HEAD:
-            head = parse_head(bytes(buffer[:size]), self.max_body)
-            del buffer[:size]
-            self._head_size = self._searched = 0
-            return head
-        start = buffer[:MAX_HEAD]
-        if start.count(b"\n") != start.count(b"\r\n"):
-            raise HttpError(HTTPStatus.BAD_REQUEST)  # after a bare LF the head would never end
-        if len(buffer) > MAX_HEAD:
-            raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        return None
-
-    def _take_body(self, head: RequestHead) -> bytes | None:
-        buffer = self.buffer
-        if self._chunks is not None:
-            return bytes(self._chunks.content) if self._chunks.take(buffer) else None
-        length = head.content_length or 0
-        if len(buffer) < length:
-            return None
-        body = bytes(buffer if len(buffer) == length else buffer[:length])
-        del buffer[:length]
-        return body
