@@ -71,8 +71,29 @@ class KnownHeads:
         self._bodies: defaultdict[str, OrderedDict[bytes, KnownBody]] = defaultdict(OrderedDict)
 
     def connect(self, peer: Peer) -> Match:
-        """Return the fast path of a new connection."""
-        return HeadMatcher(self, peer).match
+        """Return the fast path of a new connection: a function that matches its requests."""
+        latest: HeadTemplate[_Meaning] | None = None
+        expected: HeadTemplate[_Meaning] | None = None  # `latest`, unless the templates alternate
+
+        def match(data: bytes | bytearray) -> MatchedRequest | None:
+            nonlocal latest, expected
+            template = expected
+            found = template.match(data) if template is not None else None
+            if template is None or found is None:
+                template = self.templates.find(data)
+                found = template.match(data) if template is not None else None
+                if template is None or found is None:
+                    return None
+                expected = template if latest in (None, template) else None
+                latest = template
+            length = int(found[template.length])
+            if not 0 < length <= self.max_body:
+                return None
+            return MatchedRequest(
+                found.end() + length, template.keep_alive, self, peer, template, found
+            )
+
+        return match
 
     def learn(self, head: RequestHead, key_id: str, operation: Operation, read: Read) -> None:
         """Learn the head of a request accepted by the handlers."""
@@ -83,35 +104,6 @@ def read_query(api: ApiContext, operation: Operation, _: ApiKey, body: bytes) ->
     """Parse the query of a body. Raises `InvalidFormat`."""
     query = operation.query(body, api.identifiers)
     return KnownBody(query, api.subject_of(query))
-
-
-class HeadMatcher:
-    """The fast path of one connection. It first tries the template of its latest requests."""
-
-    __slots__ = ("_heads", "_last", "_peer", "_template")
-
-    def __init__(self, heads: KnownHeads, peer: Peer) -> None:
-        self._heads = heads
-        self._peer = peer
-        self._template: HeadTemplate[_Meaning] | None = None
-        self._last: HeadTemplate[_Meaning] | None = None
-
-    def match(self, data: bytes | bytearray) -> MatchedRequest | None:
-        """Return the request at the start of ``data``, or ``None`` for an unknown head."""
-        template = self._template
-        match = template.match(data) if template is not None else None
-        if template is None or match is None:
-            template = self._heads.templates.find(data)
-            match = template.match(data) if template is not None else None
-            if template is None or match is None:
-                return None
-            self._template = template if self._last in (None, template) else None
-            self._last = template
-        length = int(match[template.length])
-        if not 0 < length <= self._heads.max_body:
-            return None
-        size, keep_alive = match.end() + length, template.keep_alive
-        return MatchedRequest(size, keep_alive, self._heads, self._peer, template, match)
 
 
 class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
