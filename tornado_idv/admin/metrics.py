@@ -9,6 +9,7 @@ import os
 import platform
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from itertools import accumulate
@@ -21,14 +22,13 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from tornado_idv.admin.health import FAILURES, cache_lookups, operation_of
-from tornado_idv.admin.report import Report
+from tornado_idv.admin.report import BREAKERS, Report
 from tornado_idv.features import FEATURES
 from tornado_idv.http.connection_table import State
 from tornado_idv.keys.ring import KeyOverview
 from tornado_idv.metrics.counters import BOUNDS, Durations, sum_buckets
 
 _RESULTS = {"ok": "found", "not_found": "not_found"}
-_BREAKER = {"closed": 0, "half_open": 1, "open": 2}
 _CALL_RESULTS = ("found", "not_found", "unavailable", "broken", "rejected", "cancelled")
 _LIMITS = ("requests", "misses", "failed_auth")
 _REASONS = ("missing", "malformed", "unknown", "expired", "not valid yet", "revoked", "disabled")
@@ -43,27 +43,25 @@ def render(report: Report, keys: KeyOverview, accept: str) -> tuple[bytes, str]:
     return encode(registry), content_type
 
 
+@dataclass(frozen=True, eq=False)
 class _ReportCollector(Collector):
     """A collector for `prometheus_client`, with the metrics of one `Report`."""
 
-    def __init__(self, report: Report, keys: KeyOverview) -> None:
-        self._report = report
-        self._process = report.process
-        self._counters = report.counters
-        self._expirations = keys.expirations
+    report: Report
+    keys: KeyOverview
 
     def collect(self) -> Iterator[core.Metric]:
+        report = self.report
         yield from self._requests()
         yield from self._backends()
         yield from self._cache()
         for place in filter(None, (each.metrics for each in FEATURES)):
-            yield from resolve_name(place)(self._report)
+            yield from resolve_name(place)(report)
         yield from self._service()
-        pids = {os.getpid(), self._report.pid, *(each.pid for each in self._report.workers)}
-        yield from _processes(pids)
+        yield from _processes({os.getpid(), report.pid, *(each.pid for each in report.workers)})
 
     def _requests(self) -> Iterator[core.Metric]:
-        counters = self._counters
+        counters = self.report.counters
         # Always present: Prometheus needs two samples of a series for a rate, and an overload may
         # be shorter.
         counts = Counter({("connection", "overloaded"): 0})
@@ -87,8 +85,8 @@ class _ReportCollector(Collector):
         yield counter("idv_rate_limited", "Requests with the response 429.", limited, "limit")
 
     def _backends(self) -> Iterator[core.Metric]:
-        backends = self._process.backends
-        counted = {each.name: self._counters.backends[each.name] for each in backends}
+        backends = self.report.process.backends
+        counted = {each.name: self.report.counters.backends[each.name] for each in backends}
         calls = {
             (name, result): each.results[result]
             for name, each in counted.items()
@@ -115,7 +113,7 @@ class _ReportCollector(Collector):
         yield gauge("idv_fixture_users", "Users of a backend, if known.", users, "backend")
 
     def _cache(self) -> Iterator[core.Metric]:
-        counters, entries = self._counters, self._process.cache_entries
+        counters, entries = self.report.counters, self.report.process.cache_entries
         yield gauge("idv_cache_entries", "Entries of the cache.", entries, "kind")
         yield counter("idv_cache_lookups", "Lookups.", cache_lookups(counters), "result")
         text = "Cache entries dropped to make room for others."
@@ -124,15 +122,15 @@ class _ReportCollector(Collector):
         yield counter("idv_cache_refreshes", "Refreshes ahead of expiry.", refreshes, "result")
 
     def _service(self) -> Iterator[core.Metric]:
-        report, counters = self._report, self._counters
+        report, process, counters = self.report, self.report.process, self.report.counters
         text = "Expiry of a key, in Unix time."
-        yield gauge("idv_key_expiry_timestamp_seconds", text, self._expirations, "key")
+        yield gauge("idv_key_expiry_timestamp_seconds", text, self.keys.expirations, "key")
         text = "Longest delay of the event loop since the last scrape."
-        yield gauge("idv_event_loop_lag_seconds", text, {(): self._process.max_lag})
-        states = {each.name.lower(): self._process.connections.get(each.name, 0) for each in State}
+        yield gauge("idv_event_loop_lag_seconds", text, {(): process.max_lag})
+        states = {each.name.lower(): process.connections.get(each.name, 0) for each in State}
         yield gauge("idv_connections", "Open connections of the public listener.", states, "state")
         text = "Maximum connections of the public listener, in all processes."
-        yield gauge("idv_connections_limit", text, {(): self._process.connections_limit})
+        yield gauge("idv_connections_limit", text, {(): process.connections_limit})
         yield counter("idv_reloads", "Reloads of the configuration.", counters.reloads, "result")
         yield gauge(
             "idv_config_last_reload_success_timestamp_seconds",
@@ -189,7 +187,7 @@ gauge = partial(_labelled, core.GaugeMetricFamily)
 
 def breaker_gauge(name: str, states: Mapping[LabelsT, str], *labels: str) -> core.Metric:
     """Return the states of circuit breakers. The keys of ``states`` are label values."""
-    values = {each: _BREAKER[state] for each, state in states.items()}
+    values = {each: BREAKERS.index(state) for each, state in states.items()}
     return gauge(name, "Circuit breaker: 0 closed, 1 half-open, 2 open.", values, *labels)
 
 

@@ -33,7 +33,7 @@ class ReloadResult:
     problems: tuple[str, ...] = ()
 
 Phase = Literal["starting", "ready", "draining"]
-_BREAKERS = ("closed", "half_open", "open")
+BREAKERS = ("closed", "half_open", "open")
 """States of circuit breakers, the best first."""
 
 
@@ -173,7 +173,7 @@ def _merge_backend(reports: Sequence[BackendReport]) -> BackendReport:
     failing = [each.failing_since for each in reports if each.failing_since is not None]
     return replace(
         latest,
-        breaker=max((each.breaker for each in reports), key=_BREAKERS.index),
+        breaker=max((each.breaker for each in reports), key=BREAKERS.index),
         in_flight=sum(each.in_flight for each in reports),
         failing_since=min(failing, default=None),
         problem=next((each.problem for each in reports if each.problem is not None), None),

@@ -23,7 +23,6 @@ from tornado_idv.service.keys import Keys, background
 from tornado_idv.service.part import Prepared
 from tornado_idv.service.reload import (
     PREPARE_TIMEOUT,
-    Audited,
     Configuration,
     Reloader,
     applicable,
@@ -78,7 +77,12 @@ class Manager:
         channel.on_message = self._on_message
         self.ring = keys.ring
         self.settings = current.settings
-        self.reloader = Reloader(current.file, self._apply, self._begin_reload, self._end_reload)
+        self.reloader = Reloader(
+            current.file,
+            self._apply,
+            lambda audited: channel.send(op="reloading", audited=audited),
+            lambda result, _: channel.send(op="reloaded", result=result),
+        )
         self._keys = keys
         self._channel = channel
         self._kinds = current.kinds
@@ -183,12 +187,6 @@ class Manager:
             self.settings = settings
 
         return Prepared(commit, keys.abort)
-
-    def _begin_reload(self, audited: Audited) -> None:
-        self._channel.send(op="reloading", audited=audited)
-
-    def _end_reload(self, result: ReloadResult, _: Audited) -> None:
-        self._channel.send(op="reloaded", result=result)
 
     def _on_message(self, message: Message) -> None:
         if message["op"] == "hangup":
