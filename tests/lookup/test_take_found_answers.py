@@ -13,7 +13,6 @@ from support.fakes.caches import (
     LIMITS,
     begin,
     failure,
-    flights,
     held,
     remember,
 )
@@ -43,7 +42,7 @@ async def test_found_answers_of_kept_backends_alone_are_taken(
     await failure(cache, Source(Unavailable("down")), ByCard("78"))
     source = Source(FOUND)
     caller = await held(cache, source)
-    new.take_found_answers(cache, ["members"], flights(cache).queries)
+    new.take_found_answers(cache, ["members"])
     source.release()
     assert await caller is FOUND
     assert new.get(BOB) is FOUND_BOB
@@ -63,7 +62,7 @@ async def test_running_lookup_may_end_with_the_stale_answer_that_was_there(
     await remember(cache, ByCard("1"), ELSEWHERE)
     source = Source(Unavailable("down"))
     callers = [await held(cache, source), begin(cache, source, BOB)]
-    new.take_found_answers(cache, [], flights(cache).queries)
+    new.take_found_answers(cache, [])
     assert cache.get_stale(ALICE) is None
     assert cache.get_stale(BOB) == structs.replace(FOUND_BOB, stale=True)
     assert cache.get_stale(ByCard("2")) is None

@@ -165,20 +165,18 @@ class AnswerCache:
         for part in self._found.parts():
             yield (each for each in part if not each[1].epoch.expired)
 
-    def take_found_answers(
-        self, other: AnswerCache, backends: Collection[str], running: Iterable[Query]
-    ) -> None:
+    def take_found_answers(self, other: AnswerCache, backends: Collection[str]) -> None:
         """Move the found answers of ``backends`` from the ``other`` cache to this cache.
 
-        Both caches must have the same ``max_entries``. Lookups of the ``running`` queries still
-        use ``other``. If such a lookup fails, its callers get the stored answer as stale, so
-        ``other`` keeps a copy. The time of the call does not depend on the number of entries.
+        Both caches must have the same ``max_entries``. Running lookups still use ``other``. If
+        such a lookup fails, its callers get the stored answer as stale, so ``other`` keeps a copy.
+        The time of the call does not depend on the number of entries.
         """
         kept = Entries(other.limits.max_entries, other.counters)
         epochs, other._epochs = other._epochs, defaultdict(Epoch)
-        for query in running:
-            if (entry := other._found.find(query.text)) and not entry.epoch.expired:
-                kept.put(query.text, replace(entry, epoch=other._epochs[entry.answer.backend]))
+        for text in other.calls:
+            if (entry := other._found.find(text)) and not entry.epoch.expired:
+                kept.put(text, replace(entry, epoch=other._epochs[entry.answer.backend]))
         self._found, other._found = other._found, kept
         for backend, epoch in epochs.items():
             if backend in backends:
@@ -233,10 +231,11 @@ class AnswerCache:
     def apply(self, purge: Purge) -> None:
         """Remove the found answers that a purge covers, all "not found" answers and all failures.
 
-        The caller must not store the result of a lookup that began before the purge, because this
-        result may be outdated.
+        The result of a lookup that began before the purge is not stored, and new callers do not
+        join this lookup, because its result may be outdated.
         """
         self.purges += 1
+        self.calls.clear()
         if position := self.related.index(self):
             self.related[position - 1].apply(Purge())  # which continues with those before it
         for query in purge.queries:

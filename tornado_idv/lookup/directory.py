@@ -136,7 +136,7 @@ class Directory:
         Running lookups continue in ``previous``. Their answers are not cached in this directory.
         """
         if kept:
-            self.cache.take_found_answers(previous.cache, kept, previous._single_flight.queries)
+            self.cache.take_found_answers(previous.cache, kept)
         self.cache.related = previous.cache.related
         self.cache.related.append(self.cache)
         self._follow_changes()

@@ -27,13 +27,12 @@ LookUp = Callable[[Query, float], Coroutine[Any, Any, Answer]]
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A running lookup and its callers. ``purges`` is the number of purges before its start.
+    """A running lookup and its callers.
 
     ``min_ttl`` is the TTL that a refresh passes to `LookUp`. For other lookups it is ``None``.
     """
 
     query: Query
-    purges: int
     min_ttl: float | None
     task: asyncio.Task[None] = field(init=False)
     waiters: list[asyncio.Future[Answer]] = field(default_factory=list)
@@ -74,7 +73,7 @@ class SingleFlight:
         if (failure := self._cache.get_failure(query)) is not None:
             self._settle(future, query, failure)
             return future
-        call = self._find(query) or self._start(query)
+        call = self._calls.get(query.text) or self._start(query)
         call.waiters.append(future)
         return future
 
@@ -88,7 +87,7 @@ class SingleFlight:
     async def refresh(self, query: Query) -> None:
         """Renew a cached answer, and wait for the end. If its lookup already runs, do nothing."""
         async with self._refresh_slots:
-            if self._find(query) is None:
+            if query.text not in self._calls:
                 limits = self._cache.limits
                 # A shared answer with less time left would be due for a refresh, too.
                 call = self._start(query, limits.ttl * (1 - limits.refresh_ahead))
@@ -99,22 +98,13 @@ class SingleFlight:
         for task in self._refreshes:
             task.cancel()
 
-    @property
-    def queries(self) -> list[Query]:
-        return [call.query for call in self._calls.values()]
-
     async def join(self) -> None:
         """Wait for the end of all running lookups, even of those that new callers do not join."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _find(self, query: Query) -> _Call | None:
-        """Return the running call or ``None``. Ignore a call that began before the last purge."""
-        call = self._calls.get(query.text)
-        return call if call is not None and call.purges == self._cache.purges else None
-
     def _start(self, query: Query, min_ttl: float | None = None) -> _Call:
-        call = self._calls[query.text] = _Call(query, self._cache.purges, min_ttl)
+        call = self._calls[query.text] = _Call(query, min_ttl)
         loop = asyncio.get_running_loop()
         call.task = loop.create_task(self._run(call))
         self._tasks.add(call.task)
@@ -136,7 +126,7 @@ class SingleFlight:
 
     def _resolve(self, call: _Call, outcome: Answer | Exception) -> None:
         query = call.query
-        if self._find(query) is call:
+        if self._calls.get(query.text) is call:
             if isinstance(outcome, Answer):
                 self._cache.store(query, outcome)  # raises if a plugin's TTL is not a number
             elif isinstance(outcome, LookupFailed) and outcome.memoized:
