@@ -445,17 +445,16 @@ async def test_an_observer_that_fails_is_logged_and_keeps_nothing_from_the_other
     assert (first, last) == ("an observer of lookups failed:", "KeyError")
 
 
-async def test_observers_of_several_owners_are_all_called() -> None:
-    """Those of one owner replace earlier ones of the same owner alone."""
+async def test_observers_replace_earlier_ones_but_not_those_of_plugins() -> None:
     calls: list[str] = []
 
     def observer(name: str) -> Callable[..., None]:
         return lambda *_, **__: calls.append(name)
 
-    asked = directory(FakeBackend(ALICE))
-    asked.observe("recorder", [observer("old")], [])
-    asked.observe("shadows", [observer("shadow")], [observer("hit")])
-    asked.observe("recorder", [observer("recorder")], [])
+    asked = directory(FakeBackend(ALICE), plugins=[plugin := Observer()])
+    asked.observe([observer("old")], [observer("old")])
+    asked.observe([observer("lookup")], [observer("hit")])
     await asked.find(QUERY)
     await asked.find(QUERY)
-    assert calls == ["recorder", "shadow", "hit"]
+    assert calls == ["lookup", "hit"]
+    assert len(plugin.heard) == 2

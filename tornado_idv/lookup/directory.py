@@ -86,8 +86,7 @@ class Directory:
             for guard in self.guards:
                 if guard.backend in before:
                     guard.share_state_of(before[guard.backend])
-        of_plugins = _observers(manager)
-        self._observers: dict[str, tuple[Sequence[Observer], Sequence[Observer]]] = {}
+        self._of_plugins = _observers(manager)
         look_up: LookUp = lambda query, _: chain.find(query)  # noqa: E731
         for each in reversed(layers):
             look_up = partial(each.look_up, proceed=look_up)
@@ -95,7 +94,7 @@ class Directory:
         self._single_flight = SingleFlight(cache, look_up, timeout, self._on_outcome)
         cache.on_late_hit = self._single_flight.start_refresh
         cache.on_gone = lambda query: [each.purge(Purge(queries=(query,))) for each in layers]
-        self.observe("plugins", of_plugins, of_plugins)
+        self.observe((), ())
 
     async def find(self, query: Query) -> Answer:
         """Return the answer to a query. Raises `Unavailable` or `Broken` if the lookup fails.
@@ -155,15 +154,13 @@ class Directory:
         while tasks := [*self._uncached, *(each.task for each in self.canaries if each.task)]:
             await asyncio.wait(tasks)
 
-    def observe(self, owner: str, lookups: Sequence[Observer], hits: Sequence[Observer]) -> None:
+    def observe(self, lookups: Sequence[Observer], hits: Sequence[Observer]) -> None:
         """Call ``lookups`` after each lookup in the backends, and ``hits`` after each cache hit.
 
-        A further call with the same ``owner`` replaces the functions of the last call.
+        A further call replaces these functions. The hooks of plugins are called in any case.
         """
-        self._observers[owner] = lookups, hits
-        both = self._observers.values()
-        self._of_lookups = [each for of_lookups, _ in both for each in of_lookups]
-        self._of_hits = [each for _, of_hits in both for each in of_hits]
+        self._of_lookups = [*self._of_plugins, *lookups]
+        self._of_hits = [*self._of_plugins, *hits]
 
     def purge(self, purge: Purge) -> None:
         """Purge answers from the cache, and from the layers behind it."""

@@ -62,7 +62,7 @@ class ShadowsPart(Part):
 
         def commit() -> None:
             if self._directory is not None and self._directory is not directory:
-                self._directory.observe("shadows", (), ())
+                self._directory.observe((), ())
                 for each in self.shadows:
                     each.cancel()
             self._settings, self._directory = settings, directory
@@ -84,7 +84,7 @@ class ShadowsPart(Part):
                 yield
         finally:
             if self._directory is not None:
-                self._directory.observe("shadows", (), ())
+                self._directory.observe((), ())
             self._close_others((), discard=False)
             await asyncio.gather(*self._closing)
 
@@ -132,4 +132,4 @@ def compare(directory: Directory, shadows: Sequence[Shadow], manager: pluggy.Plu
         for each in shadows:
             each.source = source
     hits = [each.offer for each in shadows if each.settings.hits]
-    directory.observe("shadows", [each.offer for each in shadows], hits)
+    directory.observe([each.offer for each in shadows], hits)
