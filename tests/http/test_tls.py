@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 from tornado.testing import bind_unused_port
+from tornado.web import Application
 
 from support.http.certificate import SELF_SIGNED
 from support.http.http_server import LIMITS, POST, Contexts, connected_client, reject, until
 from tornado_idv.config.settings import TlsSettings
 from tornado_idv.errors import StartError
+from tornado_idv.http.server import HttpServer
 from tornado_idv.http.serving import Serving
-from tornado_idv.http.tls_acceptor import TlsAcceptor
 from tornado_idv.service.sockets import tls_context
 
 
@@ -127,7 +128,7 @@ async def test_pending_handshakes_make_room_for_new_clients(
     contexts: Contexts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest is aborted; connections that have ended their handshake stay."""
-    monkeypatch.setattr("tornado_idv.http.server._HANDSHAKE_TIMEOUT", 60.0)
+    monkeypatch.setattr("tornado_idv.http.tls_acceptor._HANDSHAKE_TIMEOUT", 60.0)
     limits = replace(LIMITS, max_connections=2)
     async with connected_client(limits, tls=contexts) as client:
         silent = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(40)]
@@ -162,11 +163,12 @@ async def test_handshake_that_has_ended_is_not_pending(contexts: Contexts) -> No
 async def test_client_is_refused_at_once_where_no_handshake_makes_room(contexts: Contexts) -> None:
     """All descriptors are those of connections that stay."""
     sock, port = bind_unused_port()
-    acceptor = TlsAcceptor(sock, contexts[0], asyncio.Protocol, lambda _: False, timeout=60.0)
+    server = HttpServer(Serving(Application(), reject, replace(LIMITS, max_connections=-16)))
+    await server.listen([sock], contexts[0])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     await asyncio.wait_for(ended(reader), 5)
     writer.close()
-    acceptor.close()
+    server.close()
 
 
 async def ended(reader: asyncio.StreamReader) -> None:

@@ -28,11 +28,6 @@ _RECEIVE_BUFFER = 16 * 1024
 """Minimum size of the kernel's receive buffer per connection; a larger ``max_body`` raises it. The
 size bounds memory: the server checks its limits only after a read, and a read returns up to 1.5
 times this size (Linux 6)."""
-_MAX_HANDSHAKES = 1000
-"""Maximum number of TLS handshakes in progress."""
-_HANDSHAKE_TIMEOUT = 3.0
-_HANDSHAKES_ABOVE_LIMIT = 16
-"""Handshakes allowed above ``max_connections``. A TLS client gets a 503 only after a handshake."""
 
 
 class HttpServer:
@@ -61,7 +56,7 @@ class HttpServer:
         self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None
     ) -> None:
         """Accept connections on bound sockets. With ``tls``, the connections use TLS."""
-        limits, loop = self._context.serving.limits, self._context.loop
+        limits = self._context.serving.limits
         for each in sockets:
             # Another process may accept a connection first. Duplicates of `dup` share this flag.
             each.setblocking(False)  # noqa: FBT003 - the method takes no keyword
@@ -70,13 +65,12 @@ class HttpServer:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
             if tls is None:
                 # `create_unix_server` would remove the file of the socket when it is closed.
-                create = loop.create_server
+                create = self._context.loop.create_server
                 for sock in (each, *(each.dup() for _ in range(_ACCEPTS_PER_ITERATION - 1))):
                     self._listeners.append(await create(self.connect, sock=sock, backlog=_BACKLOG))
             else:
                 each.listen(_BACKLOG)
-                room, timeout = self._has_room_for_handshake, self._handshake_timeout
-                self._acceptors.append(TlsAcceptor(each, tls, self.connect, room, timeout))
+                self._acceptors.append(TlsAcceptor(each, tls, self._context))
                 self._listeners.append(self._acceptors[-1])
 
     def connect(self) -> Connection:
@@ -93,16 +87,7 @@ class HttpServer:
         self._connections.update(serving.limits)
         if tls is not None:
             for acceptor in self._acceptors:
-                acceptor.update(tls, self._handshake_timeout)
-
-    @property
-    def _handshake_timeout(self) -> float:
-        return min(_HANDSHAKE_TIMEOUT, self._context.serving.limits.idle_timeout)
-
-    def _has_room_for_handshake(self, pending: int) -> bool:
-        """Return whether the limits permit another handshake in addition to ``pending``."""
-        limit = self._context.serving.limits.max_connections + _HANDSHAKES_ABOVE_LIMIT
-        return pending < _MAX_HANDSHAKES and len(self._connections) + pending < limit
+                acceptor.tls = tls
 
     def connection_states(self) -> Counter[str]:
         """Return the number of open connections by state."""

@@ -11,9 +11,12 @@ import logging
 import socket
 import ssl
 from asyncio import Task, TimerHandle
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any, cast
+
+from tornado_idv.http.connection import Connection
+from tornado_idv.http.serving import ServerContext
 
 _log = logging.getLogger(__name__)
 
@@ -21,6 +24,11 @@ _ACCEPT_BATCH = 8
 """Maximum connections accepted per iteration, because a burst must not delay other traffic."""
 _RETRY_AFTER = 1.0
 """Seconds to wait after a failed `accept`, for example if no file descriptor is free."""
+_MAX_HANDSHAKES = 1000
+"""Maximum number of TLS handshakes in progress."""
+_HANDSHAKE_TIMEOUT = 3.0
+_HANDSHAKES_ABOVE_LIMIT = 16
+"""Handshakes allowed above ``max_connections``. A TLS client gets a 503 only after a handshake."""
 _READ_BUFFER = 16 * 1024
 """Maximum bytes that TLS buffers while a connection does not read. asyncio's default is 256 KiB."""
 
@@ -28,33 +36,18 @@ _READ_BUFFER = 16 * 1024
 class TlsAcceptor:
     """Accepts TLS connections on a non-blocking listening socket.
 
-    ``connect`` creates the protocol of a connection after its handshake. ``has_room`` takes the
-    number of pending handshakes, and returns whether another handshake is allowed. If not, the
-    oldest handshake is aborted, because a regular client needs only milliseconds. A handshake is
-    also aborted after ``timeout`` seconds.
+    ``tls`` has the certificate for new connections. If the limits do not permit another handshake,
+    the oldest handshake is aborted, because a regular client needs only milliseconds.
     """
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        context: ssl.SSLContext,
-        connect: Callable[[], asyncio.Protocol],
-        has_room: Callable[[int], bool],
-        timeout: float,
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, sock: socket.socket, tls: ssl.SSLContext, context: ServerContext) -> None:
+        self.tls = tls
+        self._loop = context.loop
         self._sock = sock
         self._context = context
-        self._connect = connect
-        self._has_room = has_room
-        self._timeout = timeout
         self._pending: dict[Task[None], None] = {}  # oldest first
         self._retry: TimerHandle | None = None
         self._resume()
-
-    def update(self, context: ssl.SSLContext, timeout: float) -> None:
-        """Use another certificate and timeout for new connections."""
-        self._context, self._timeout = context, timeout
 
     def close(self) -> None:
         """Close the socket. Handshakes in progress may complete."""
@@ -91,11 +84,11 @@ class TlsAcceptor:
             self._begin(accepted)
 
     def _begin(self, accepted: socket.socket) -> None:
-        while self._pending and not self._has_room(len(self._pending)):
+        while self._pending and not self._has_room():
             oldest = next(iter(self._pending))
             del self._pending[oldest]
             oldest.cancel()
-        if not self._has_room(len(self._pending)):
+        if not self._has_room():
             accepted.close()
             return
         accepted.setblocking(False)  # noqa: FBT003 - the method takes no keyword
@@ -103,15 +96,21 @@ class TlsAcceptor:
         self._pending[task] = None
         task.add_done_callback(partial(self._end, accepted))
 
+    def _has_room(self) -> bool:
+        """Return whether the limits permit another handshake."""
+        pending = len(self._pending)
+        limit = self._context.serving.limits.max_connections + _HANDSHAKES_ABOVE_LIMIT
+        return pending < _MAX_HANDSHAKES and len(self._context.connections) + pending < limit
+
     async def _handshake(self, accepted: socket.socket) -> None:
+        timeout = min(_HANDSHAKE_TIMEOUT, self._context.serving.limits.idle_timeout)
+        connect = partial(Connection, self._context)
         with suppress(OSError):  # includes all errors of TLS and timeouts
             transport, _ = await self._loop.connect_accepted_socket(
-                self._connect, accepted, ssl=self._context, ssl_handshake_timeout=self._timeout
+                connect, accepted, ssl=self.tls, ssl_handshake_timeout=timeout
             )
             # asyncio and uvloop have this method; `asyncio.Transport` does not declare it.
-            set_limits = getattr(transport, "set_read_buffer_limits", None)
-            if set_limits is not None:
-                set_limits(high=_READ_BUFFER)
+            cast("Any", transport).set_read_buffer_limits(high=_READ_BUFFER)
 
     def _end(self, accepted: socket.socket, task: Task[None]) -> None:
         self._pending.pop(task, None)
