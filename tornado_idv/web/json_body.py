@@ -16,11 +16,6 @@ _ABSENT = object()
 _quoted = encode_basestring  # as `json.dumps` with ensure_ascii=False
 
 
-def parse_field(body: bytes, name: str) -> str:
-    """Return the text member ``name`` of the JSON object in ``body``. Raises `InvalidFormat`."""
-    return text_member(parse_object(body), name)
-
-
 def parse_object(body: bytes) -> dict[str, Any]:
     """Return the JSON object in ``body``.
 

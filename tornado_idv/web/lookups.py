@@ -23,7 +23,7 @@ from tornado_idv.model import Answer, Query
 from tornado_idv.trace_context import RequestContext, current_request
 from tornado_idv.web.access_log import RequestLog
 from tornado_idv.web.errors import REASONS, ApiError, ApiException, error_for, rate_limited
-from tornado_idv.web.json_body import parse_field
+from tornado_idv.web.json_body import parse_object, text_member
 from tornado_idv.web.response import CacheResult, Result
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Operation(Struct, frozen=True):
 
     def query(self, body: bytes, identifiers: Identifiers) -> Query:
         """Parse the query from the body of a request. Raises `InvalidFormat`."""
-        return self.parse(identifiers, parse_field(body, self.field))
+        return self.parse(identifiers, text_member(parse_object(body), self.field))
 
 
 IDENTIFY_URL = Operation("identify/url", "identify:url", "input", Identifiers.parse_input)
