@@ -61,7 +61,7 @@ class Directory:
         *,
         accepts: Callable[[User], bool],
         timeout: float = 2.0,
-        on_backend_result: Callable[[BackendCall], None] | None = None,
+        on_backend_result: Callable[[BackendCall], object] = lambda _: None,
         previous: Directory | None = None,
         layers: Sequence[Layer] = (),
     ) -> None:

@@ -82,7 +82,7 @@ class Guard:
         self,
         backend: AnyBackend,
         accepts: Callable[[User], bool],
-        on_result: Callable[[BackendCall], None] | None = None,
+        on_result: Callable[[BackendCall], object] = lambda _: None,
         *,
         ttl: float = 300.0,
         timer: Callable[[], float] = time.monotonic,
@@ -169,8 +169,7 @@ class Guard:
             error.continues = self._may_skip and isinstance(error, Unavailable)
             raise
         finally:
-            if self._on_result is not None:
-                self._on_result(BackendCall(self.name, outcome, self._timer() - started, result))
+            self._on_result(BackendCall(self.name, outcome, self._timer() - started, result))
         return answer
 
     async def _trusted(
@@ -298,7 +297,10 @@ class Guard:
             raise Broken(f"returned a user other than requested{hint}")
         if not self._accepts(user):
             raise Broken("returned a user whose nickname or card number is not in a valid format")
-        check_text(user)
+        if not is_plan(user.plan):
+            raise Broken(f"returned a user whose plan is not {PLAN_FORMAT}")
+        if user.profile_url is not None and not is_profile_url(user.profile_url):
+            raise Broken(f"returned a user whose profile_url is not {PROFILE_URL_FORMAT}")
         return user
 
     def _on_available(self, verified: bool) -> None:  # noqa: FBT001 - the signature of `on_available`
@@ -306,8 +308,7 @@ class Guard:
             self.breaker.retry()
             return
         self.breaker.close()
-        if self._on_result is not None:
-            self._on_result(BackendCall(self.name, "verified", 0.0, "verified"))
+        self._on_result(BackendCall(self.name, "verified", 0.0, "verified"))
 
     def _record_failure(self, permit: Permit) -> None:
         if self.breaker.failed(permit):
@@ -321,14 +322,6 @@ class Guard:
         level = logging.WARNING if isinstance(error, Unavailable) else logging.ERROR
         _log.log(level, "backend %s: %s%s", self.name, reason, where)
         self._failing = self._failing or isinstance(error, Unavailable)
-
-
-def check_text(user: User) -> None:
-    """Raise `Broken` if the plan or the profile URL of a user is invalid."""
-    if not is_plan(user.plan):
-        raise Broken(f"returned a user whose plan is not {PLAN_FORMAT}")
-    if user.profile_url is not None and not is_profile_url(user.profile_url):
-        raise Broken(f"returned a user whose profile_url is not {PROFILE_URL_FORMAT}")
 
 
 def outcome_of(end: Answer | LookupFailed | None) -> tuple[str, CallResult]:
