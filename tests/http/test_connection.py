@@ -105,7 +105,7 @@ async def test_headers_of_a_failed_response_are_not_sent_with_the_error() -> Non
 async def test_a_closed_server_is_released() -> None:
     """No timer of it is left on the loop."""
     async with connected_client() as client:
-        released = weakref.ref(client.server._connections)
+        released = weakref.ref(client.server.connections)
     del client
     for _ in range(3):
         await asyncio.sleep(0)
@@ -174,7 +174,7 @@ async def test_drain_waits_for_started_requests() -> None:
         _, idle = await asyncio.open_connection("127.0.0.1", client.port)
         await until(lambda: len(client.connections) == 2)
         drained = asyncio.ensure_future(client.server.drain())
-        await until(lambda: client.server._connections.draining)
+        await until(lambda: client.server.connections.draining)
         await client.clock.advance(1.5)  # a new client has a second to send its request
         await until(lambda: any(each.state is State.CLOSING for each in client.connections))
         idle.close()

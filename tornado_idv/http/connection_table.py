@@ -94,22 +94,18 @@ _EXPIRE_PAUSE = 0.001
 
 
 class TimedConnection(Protocol):
-    """The interface of a connection in the table. ``deadline`` is a time of the loop's clock."""
+    """The methods of a `Connection` in the table. ``deadline`` is a time of the loop's clock."""
 
     deadline: float
     state: State
 
-    def on_timeout(self) -> None:
-        """Called by the table after the deadline has passed."""
+    def on_timeout(self) -> None: ...
 
-    def update_serving(self) -> None:
-        """Use the server's latest application and limits from the next request on."""
+    def update_serving(self) -> None: ...
 
-    def drain(self) -> None:
-        """Close after the current request."""
+    def drain(self) -> None: ...
 
-    def abort(self) -> None:
-        """Close immediately; unsent data is lost."""
+    def abort(self) -> None: ...
 
 
 class ConnectionTable:
@@ -117,7 +113,7 @@ class ConnectionTable:
 
     def __init__(self, loop: AbstractEventLoop, limits: HttpLimits) -> None:
         self._loop = loop
-        self._limits = limits
+        self.limits = limits
         self._connections: dict[TimedConnection, None] = {}  # in the order of arrival
         self._rejected: set[TimedConnection] = set()  # also connections that were replaced
         self._empty = asyncio.Event()
@@ -131,9 +127,9 @@ class ConnectionTable:
         """Add a connection. Return whether it may be served."""
         served = len(self._connections) - len(self._rejected)
         idle = None
-        if is_full := served >= self._limits.max_connections:
-            _log.warning(self._limits.warning, self._limits.max_connections)
-            idle = self._oldest_idle() if self._limits.replace_idle else None
+        if is_full := served >= self.limits.max_connections:
+            _log.warning(self.limits.warning, self.limits.max_connections)
+            idle = self._oldest_idle() if self.limits.replace_idle else None
             self._rejected.add(idle or connection)
         self._connections[connection] = None
         self._empty.clear()
@@ -143,7 +139,7 @@ class ConnectionTable:
 
     def update(self, limits: HttpLimits) -> None:
         """Change the limits, and call `update_serving` of each connection."""
-        self._limits = limits
+        self.limits = limits
         for connection in self._connections:
             connection.update_serving()
 
@@ -157,7 +153,7 @@ class ConnectionTable:
     @property
     def overloaded(self) -> bool:
         """Return whether to close rejected connections without waiting for their clients."""
-        return self._limits.replace_idle or len(self._rejected) > _MAX_REJECTED
+        return self.limits.replace_idle or len(self._rejected) > _MAX_REJECTED
 
     def unregister(self, connection: TimedConnection) -> None:
         """Remove a closed connection."""

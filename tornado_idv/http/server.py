@@ -6,7 +6,6 @@ import asyncio
 import socket
 import ssl
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tornado_idv.http.connection import Connection
@@ -40,11 +39,11 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         written = loop.create_future()
         written.set_result(None)
-        self._connections = ConnectionTable(loop, serving.limits)
+        self.connections = ConnectionTable(loop, serving.limits)
         self._context = ServerContext(
             serving=serving,
             loop=loop,
-            connections=self._connections,
+            connections=self.connections,
             authenticated=FairQueue(loop, timer, budget=AUTHENTICATED_BUDGET),
             unauthenticated=FairQueue(loop, timer, rate=UNAUTHENTICATED_RATE),
             written=written,
@@ -84,33 +83,25 @@ class HttpServer:
         ``tls``, new TLS connections use this context.
         """
         self._context.serving = serving
-        self._connections.update(serving.limits)
+        self.connections.update(serving.limits)
         if tls is not None:
             for acceptor in self._acceptors:
                 acceptor.tls = tls
-
-    def connection_states(self) -> Counter[str]:
-        """Return the number of open connections by state."""
-        return self._connections.states()
-
-    def connections_limit(self) -> int:
-        """Return the maximum number of connections."""
-        return self._context.serving.limits.max_connections
 
     async def drain(self) -> None:
         """Stop accepting, complete all requests, and wait until all connections are closed."""
         self._stop_accepting()
         await asyncio.sleep(0)  # accepted sockets become connections in the next iteration
         handshakes = [each.finish() for each in self._acceptors]
-        await asyncio.gather(self._connections.drain(), *handshakes)
-        await self._connections.drain()  # connections that these handshakes created
+        await asyncio.gather(self.connections.drain(), *handshakes)
+        await self.connections.drain()  # connections that these handshakes created
 
     def close(self) -> None:
         """Stop accepting and abort every connection."""
         self._stop_accepting()
         for each in self._acceptors:
             each.abort()
-        self._connections.close()
+        self.connections.close()
 
     def _stop_accepting(self) -> None:
         for listener in self._listeners:

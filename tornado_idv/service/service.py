@@ -133,8 +133,8 @@ class Service(ServiceInfo):
         return ProcessReport(
             backends=[guard_report(each, counters) for each in directory.guards],
             cache_entries=directory.cache.sizes,
-            connections=dict(self.server.connection_states()),
-            connections_limit=self.server.connections_limit(),
+            connections=dict(self.server.connections.states()),
+            connections_limit=self.server.connections.limits.max_connections,
             parts={name: part for name, part in parts.items() if part},
             max_lag=counters.take_max_lag() if take_lag else counters.max_lag,
         )

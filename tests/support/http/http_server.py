@@ -94,11 +94,11 @@ class Client:
 
     @property
     def connections(self) -> list[Connection]:
-        return list(self.server._connections._connections)
+        return list(self.server.connections._connections)
 
     @property
     def is_draining(self) -> bool:
-        return self.server._connections.draining
+        return self.server.connections.draining
 
     async def connect(self, receive: int = 0) -> None:
         sock = socket.socket()
