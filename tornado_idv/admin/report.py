@@ -32,6 +32,7 @@ class ReloadResult:
     code: str | None = None
     problems: tuple[str, ...] = ()
 
+
 Phase = Literal["starting", "ready", "draining"]
 BREAKERS = ("closed", "half_open", "open")
 """States of circuit breakers, the best first."""

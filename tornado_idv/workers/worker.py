@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, closing, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 
 import uvloop
@@ -47,29 +47,26 @@ def run_worker(
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, retire)
         requests = _Requests(channel, current)
         with file.located():
-            async with AsyncExitStack() as stack:
-                # Before it serves, so a purge reaches every worker with cached answers.
-                address = await stack.enter_async_context(control_socket(requests.respond))
+            # Before it serves, so a purge reaches every worker with cached answers.
+            async with control_socket(requests.respond) as address:
                 channel.update(address=address)
-                service = await stack.enter_async_context(
-                    public_listener(
-                        settings,
-                        current.plugins,
-                        logs,
-                        sockets=nullcontext([sockets]),
-                        common=current.limiters,
-                    )
-                )
-                tune_gc()
-                requests.service.set_result(service)
-                logs.writer.flush()  # before the announcement of the service
-                channel.serving(service.key_count, lambda: _report(service))
-                async with background(measure_lag(service.shared.counters)):
-                    await channel.stop.wait()
-                    if await service.drain(delay=channel.delay):
-                        return STOPPED
-                    _log.warning("stopped with requests unanswered after the drain timeout")
-                    return UNANSWERED
+                async with public_listener(
+                    settings,
+                    current.plugins,
+                    logs,
+                    sockets=nullcontext([sockets]),
+                    common=current.limiters,
+                ) as service:
+                    tune_gc()
+                    requests.service.set_result(service)
+                    logs.writer.flush()  # before the announcement of the service
+                    channel.serving(service.key_count, lambda: _report(service))
+                    async with background(measure_lag(service.shared.counters)):
+                        await channel.stop.wait()
+                        if await service.drain(delay=channel.delay):
+                            return STOPPED
+                        _log.warning("stopped with requests unanswered after the drain timeout")
+                        return UNANSWERED
 
     with closing(logs):
         return uvloop.run(supervised(control, serve, current.generation))
