@@ -91,7 +91,7 @@ class Directory:
         for each in reversed(layers):
             look_up = partial(each.look_up, proceed=look_up)
         self._look_up = look_up
-        self._single_flight = SingleFlight(cache, look_up, timeout, self._on_outcome)
+        self._single_flight = SingleFlight(cache, look_up, timeout, self._notify)
         cache.on_late_hit = self._single_flight.start_refresh
         cache.on_gone = lambda query: [each.purge(Purge(queries=(query,))) for each in layers]
         self.observe((), ())
@@ -107,7 +107,7 @@ class Directory:
         """Return the fresh cached answer or ``None``, without I/O. Observers of hits are called."""
         answer = self.cache.get(query)
         if answer is not None and self._of_hits:
-            _notify(self._of_hits, query, answer, cached=True)
+            self._notify(query, answer, cached=True)
         return answer
 
     def start(self, query: Query) -> asyncio.Future[Answer]:
@@ -182,18 +182,14 @@ class Directory:
         names = [guard.name for guard in self.guards]
         self.purge(Purge(() if queries else tuple(names[names.index(changed) :]), queries))
 
-    def _on_outcome(self, query: Query, outcome: Answer | LookupFailed) -> None:
-        _notify(self._of_lookups, query, outcome, cached=False)
-
-
-def _notify(
-    observers: Sequence[Observer], query: Query, outcome: Answer | LookupFailed, *, cached: bool
-) -> None:
-    for observer in observers:
-        try:
-            observer(query=query, outcome=outcome, cached=cached)
-        except Exception as error:  # noqa: BLE001 - an observer never fails a lookup
-            _log.error("an observer of lookups failed:\n%s", format_traceback(error))
+    def _notify(
+        self, query: Query, outcome: Answer | LookupFailed, *, cached: bool = False
+    ) -> None:
+        for observer in self._of_hits if cached else self._of_lookups:
+            try:
+                observer(query=query, outcome=outcome, cached=cached)
+            except Exception as error:  # noqa: BLE001 - an observer never fails a lookup
+                _log.error("an observer of lookups failed:\n%s", format_traceback(error))
 
 
 def _observers(manager: pluggy.PluginManager) -> list[Observer]:
