@@ -30,10 +30,6 @@ _OF_ABSENCES = Epoch()
 """The `Epoch` in "not found" entries. It never expires, because a purge removes these entries."""
 
 
-CacheState = Literal["found", "not_found", "stale", "failure", "absent"]
-"""The state of a query in the cache. A ``stale`` answer is served only if the lookup fails."""
-
-
 class CacheLimits(Options):
     """Settings of the answer cache. Times are in seconds.
 
@@ -185,7 +181,8 @@ class AnswerCache:
                 epoch.expired = True
                 self._found.sweep()
 
-    def describe(self, query: Query) -> CacheState:
+    def describe(self, query: Query) -> Literal["found", "not_found", "stale", "failure", "absent"]:
+        """Return the state of a query. A ``stale`` answer is served only if the lookup fails."""
         if answer := self.peek(query) or self.get_stale(query):
             return "stale" if answer.stale else "found" if answer.found else "not_found"
         return "failure" if self.get_failure(query) else "absent"
