@@ -125,7 +125,7 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
         After ``None``, the handlers must serve the request, and also charge and log it.
         """
         started_at = monotonic()
-        api, template, match = self.heads.api, self.template, self.match
+        api, peer, template, match = self.heads.api, self.peer, self.template, self.match
         meaning = template.meaning
         operation, bodies = meaning.operation, meaning.bodies
         token = match[template.token]
@@ -149,7 +149,9 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
             self._trace() if template.traceparent else None,
             "POST",
             operation.route,
-            self.peer.remote_ip if self.peer.proxies is None else self._client_address(),
+            peer.client_address(self._value(template.forwarded_for))
+            if peer.proxies
+            else peer.remote_ip,
             key.id,
             known.subject,
         )
@@ -168,14 +170,14 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
         fields += template.connection_field
         return _render(api, request, started_at, result, fields)
 
-    def _client_address(self) -> str:
-        group = self.template.forwarded_for
-        return self.peer.client_address(_text(self.match[group]) if group else "")
+    def _value(self, group: int) -> str:
+        """Decode the value of a header field in the same way as the parser."""
+        return self.match[group].strip(b" \t").decode("latin-1") if group else ""
 
     def _trace(self) -> Trace | None:
         template, match = self.template, self.match
         trace_id, parent = match.group(template.traceparent, template.traceparent + 1)
-        state = valid_state(_text(match[template.tracestate])) if template.tracestate else ""
+        state = valid_state(self._value(template.tracestate)) if template.tracestate else ""
         return Trace(trace_id.decode(), parent.decode(), state) if trace_id else None
 
     def _echoed(self) -> str:
@@ -222,8 +224,3 @@ def _render(
     response = build_response(result.status, request.request_id, result.body, fields)
     record_response(api.counters, api.access_log, request, result, monotonic() - started_at)
     return response
-
-
-def _text(value: bytes) -> str:
-    """Decode the value of a header field in the same way as the parser."""
-    return value.strip(b" \t").decode("latin-1")
