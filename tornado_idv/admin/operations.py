@@ -31,7 +31,6 @@ class Operations(Protocol):
 
         Raises `OperationFailed`.
         """
-        ...
 
     async def purge(self, target: Record) -> bool:
         """Drop cached answers. ``target`` is a valid body of ``POST /cache/purge``.
@@ -39,18 +38,15 @@ class Operations(Protocol):
         Return false if the shared cache has not yet received the purge for other services. Raises
         `OperationFailed` if some answers remain in this service.
         """
-        ...
 
     async def reload(self, **audited: str | None) -> ReloadResult:
         """Reload the configuration. ``audited`` are fields for the audit log."""
-        ...
 
     async def explain(self, query: Record) -> Record:
         """Return the responses of the backends to a valid body of ``POST /explain``.
 
         Raises `OperationFailed`.
         """
-        ...
 
 
 def parse_query(settings: Settings, record: Mapping[str, str]) -> Query:

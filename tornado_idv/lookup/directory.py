@@ -31,15 +31,12 @@ class Layer(Protocol):
 
     async def look_up(self, query: Query, min_ttl: float, proceed: LookUp) -> Answer:
         """Return an answer from this layer, or else call ``proceed``. See `LookUp`."""
-        ...
 
     def purge(self, purge: Purge) -> object:
         """Purge answers from this layer. The directory has already purged its cache."""
-        ...
 
     def follow(self) -> None:
         """From now on, apply purges by other processes to the cache of the directory."""
-        ...
 
 
 class Directory:
