@@ -122,7 +122,6 @@ class Guard:
     def share_state_of(self, other: Guard) -> None:
         """Take over circuit breaker, bulkhead and canary results of a guard of the same backend."""
         self.breaker, self._bulkhead = other.breaker, other._bulkhead
-        self.backend.on_available(self._on_available)
         self._failing, self._next_recovery = other._failing, other._next_recovery
         for kind, canary in self.canaries.items():
             canary.share_state_of(other.canaries[kind])
