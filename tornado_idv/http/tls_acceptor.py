@@ -47,7 +47,7 @@ class TlsAcceptor:
         self._context = context
         self._pending: dict[Task[None], None] = {}  # oldest first
         self._retry: TimerHandle | None = None
-        self._resume()
+        self._loop.add_reader(sock, self._accept)
 
     def close(self) -> None:
         """Close the socket. Handshakes in progress may complete."""
@@ -66,9 +66,6 @@ class TlsAcceptor:
         for task in self._pending:
             task.cancel()
 
-    def _resume(self) -> None:
-        self._loop.add_reader(self._sock, self._accept)
-
     def _accept(self) -> None:
         for _ in range(_ACCEPT_BATCH):
             try:
@@ -79,7 +76,8 @@ class TlsAcceptor:
                 text = "cannot accept a connection (%s); next attempt in %d s"
                 _log.error(text, error.strerror, _RETRY_AFTER)
                 self._loop.remove_reader(self._sock)
-                self._retry = self._loop.call_later(_RETRY_AFTER, self._resume)
+                resume = partial(self._loop.add_reader, self._sock, self._accept)
+                self._retry = self._loop.call_later(_RETRY_AFTER, resume)
                 return
             self._begin(accepted)
 
