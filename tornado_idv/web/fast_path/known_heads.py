@@ -156,7 +156,8 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
             known.subject,
         )
         result = known.answer(api, known.query, limits, request)
-        fields = self._echoed() if template.echoed else ""
+        echoed = template.echoed and match[template.echoed]
+        fields = f"{ECHOED}: {echoed.decode()}\r\n" if echoed else ""
         if isinstance(result, PendingLookup):
             pending = PendingResponse(
                 api, template, request, started_at, fields, result, sink, self.keep_alive
@@ -179,11 +180,6 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
         trace_id, parent = match.group(template.traceparent, template.traceparent + 1)
         state = valid_state(self._value(template.tracestate)) if template.tracestate else ""
         return Trace(trace_id.decode(), parent.decode(), state) if trace_id else None
-
-    def _echoed(self) -> str:
-        """Return the line of ``X-IDV-Request-ID`` for the response, or ``""`` for an invalid id."""
-        value = self.match[self.template.echoed]
-        return f"{ECHOED}: {value.decode()}\r\n" if value else ""
 
 
 class PendingResponse(Struct, eq=False):
