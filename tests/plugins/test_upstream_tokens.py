@@ -200,6 +200,7 @@ REFUSED, BUSY = http(401), http(503)
         ([REFUSED], [5, 20, 80, 320, 1280, 3600, 3600]),
         ([http(200, b"{}")], [5, 20, 80, 320, 1280, 3600, 3600]),
         ([BUSY], [5, 5, 5]),
+        ([Said(b"no HTTP\r\n\r\n", "close")], [5, 5, 5]),
         ([http(503, b"", "Retry-After: 30")], [30, 30, 30]),
         ([http(401, b"", "Retry-After: 30")], [30, 30, 80]),
         ([REFUSED, REFUSED, BUSY, REFUSED], [5, 20, 5, 80]),

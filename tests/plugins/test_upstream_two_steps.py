@@ -72,6 +72,13 @@ async def test_lookup_in_two_steps(
     assert targets in (server.targets, len(server.targets))
 
 
+async def test_both_requests_are_repeated_on_new_connections() -> None:
+    """A kept connection may give the response to an earlier request once more."""
+    async with behind(CARD, UNKNOWN, CARD, USER) as (server, backend):
+        assert await outcome(backend, QUERY) == "found"
+    assert len(server.connections) == 1 + 2
+
+
 @pytest.mark.parametrize(
     ("path", "first"),
     [

@@ -199,11 +199,13 @@ def test_unexpected_error_does_not_end_the_following(
 ) -> None:
     token = make_store(store, "shop")["shop"]
     with serving(CONFIG_FILE, tmp_path) as service:
+        client = Client(service.port)
         with monkeypatch.context() as patched:
             patched.setattr(KeyStore, "api_keys", lambda *_: 1 / 0)
             change(store, lambda opened: opened.set_disabled("shop", disabled=True))
             eventually(lambda: "reading or writing the key store failed" in caplog.text)
-        eventually(lambda: ask(Client(service.port), token).status == 401)
+            eventually(lambda: ask(client, issue("shop")).status == 503)
+        eventually(lambda: ask(client, token).status == 401)
     assert "ZeroDivisionError" in caplog.text
 
 

@@ -239,6 +239,7 @@ def test_formats_keep_rows_as_they_are(
     ("name", "accounts", "line", "message"),
     [
         ("a.csv", "nickname,x\n@a,1\n@b\n", 3, "1 fields, and the header has 2"),
+        ("a.csv", "x,nickname\n1,@a\n2,5,@b\n", 3, "3 fields, and the header has 2"),
         ("a.csv", 'nickname,x\n"@a" b,1\n', 2, "not CSV"),
         ("a.csv", "name,x\n", 1, "the header must have nickname once; it has name, x"),
         ("a.csv", "nickname,x\n@a,1\n@b,\udcff\n", 3, "not UTF-8"),
