@@ -200,12 +200,16 @@ class UserStoreConformance(UserStoreTransactions):
         rows = table.run("SELECT nickname, card_number FROM users ORDER BY 2")
         assert rows == [(None, "1"), ("carl", "2")]
 
-    @pytest.mark.parametrize("stored", [[], [("old", "9", "x", None)]], ids=["empty", "filled"])
+    @pytest.mark.parametrize(
+        ("cards", "kept"),
+        [([], []), (["9"], []), (["1"], [("old", "1")])],
+        ids=["empty", "filled", "card of a row"],
+    )
     def test_neither_of_two_rows_with_one_value_is_imported(
-        self, table: UserTable, stored: list[tuple[str, ...]]
+        self, table: UserTable, cards: list[str], kept: list[tuple[str, str]]
     ) -> None:
-        """Both are named. A line of YAML may have several users."""
-        table.create(LOOSE, *stored)
+        """Both are named, also if a stored user has the value. YAML may have several on a line."""
+        table.create(LOOSE, *(("old", each, "x", None) for each in cards))
         names = ["alice", "bob", "alice", "carl", "carl", "dora", "emil", "emil", "fay", "ALICE"]
         users = (User("Free", card, name) for name, card in zip(names, "1232435657", strict=True))
         done = table.load(users, lines=(2, 3, 4, 5, 6, 7, 8, 8, 8, 9))
@@ -214,9 +218,9 @@ class UserStoreConformance(UserStoreTransactions):
         rejected += [(6, SAME_NICKNAME.format(5)), (7, SAME_CARD.format(4))]
         rejected += [(8, SAME_NICKNAME.format(8)), (8, SAME_NICKNAME.format(8))]
         rejected += [(8, SAME_CARD.format(8))]
-        assert done == ((1, 1, 0, len(stored)), rejected)
+        assert done == ((1, 1, 0, len(cards) - len(kept)), rejected)
         rows = table.run("SELECT nickname, card_number FROM users ORDER BY 2")
-        assert rows == [("ALICE", "7")]
+        assert rows == [*kept, ("ALICE", "7")]
 
     @pytest.mark.parametrize("seed", range(12))
     def test_any_list_changes_what_it_says_and_nothing_else(
