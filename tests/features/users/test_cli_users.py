@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from idv_sqlite.store import SqliteUserStore
 from support.databases import sqlite_databases
 from support.databases.directory_sync import fail_sync
 from support.databases.sqlite_databases import ALICE, BOB
-from support.databases.user_lists import HEADER, csv_row
+from support.databases.user_lists import ANY_LIST, HEADER, csv_row
 from support.processes.process import Invoke, on_terminal
 from tornado_idv import User
 from tornado_idv.features.users.commands import generated_users
@@ -106,6 +106,14 @@ def test_each_wrong_row_is_rejected_with_its_line(users: Users, source: Source) 
     assert not any(text in rejected.read_text() for text in ("carl", "alice", ALICE.card_number))
     assert users("import", source(HEADER + BOB_ROW), "--to", "people").exit_code == 0
     assert not rejected.exists()
+
+
+def test_list_without_the_canary_is_refused(source: Source, config: Config, invoke: Invoke) -> None:
+    path = config("name: people, kind: sqlite, path: people.db, canary: {nickname: '@alice'}")
+    for row, code in ((BOB_ROW, 1), (ALICE_ROW, 0)):
+        file = source(HEADER + row)
+        done = invoke("users", "import", file, "--to", "people", *ANY_LIST, "--config", path)
+        assert (done.exit_code, "does not have canary @alice" in done.stderr) == (code, code == 1)
 
 
 def test_rejected_rows_are_in_the_order_of_the_list(users: Users, source: Source) -> None:
@@ -354,6 +362,15 @@ def test_terminated_import_is_undone(
     assert (done.exit_code, done.output, path.read_bytes()) == (128 + number, "", before)
 
 
+def test_command_under_nohup_outlives_its_terminal(
+    users: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangup = signal.SIGHUP
+    monkeypatch.setattr(SqliteUserStore, "count", lambda _: os.kill(os.getpid(), hangup) or 1)
+    signal.signal(hangup, signal.SIG_IGN)
+    assert "1" in users("count", "--from", "people").stdout
+
+
 def test_export_replaces_neither_a_database_nor_a_pipe(
     users: Users, folder: Path, path: Path
 ) -> None:
@@ -373,31 +390,40 @@ def test_export_to_a_symlink_replaces_its_target(users: Users, folder: Path, pat
     assert (link.readlink(), target.read_text()) == (target, HEADER + ALICE_ROW)
 
 
-@pytest.mark.parametrize("form", ["csv", "jsonl", "yaml"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("a.csv", ()), ("a.jsonl", ()), ("a.yaml", ()), ("a.csv", ("--format", "jsonl"))],
+)
 def test_exported_users_with_unusual_plans_are_imported_again(
-    users: Users, folder: Path, path: Path, form: str
+    users: Users, folder: Path, path: Path, name: str, options: Sequence[str]
 ) -> None:
     plans = [" a, 'b' ", '"', '""x', "# c: -", "\\n", "=1", "\ufeffé\u00a0\U0001f600", "-", "null"]
     stored = (User(plan, str(i), f"u{i}") for i, plan in enumerate(plans))
     sqlite_databases.write(path, BOB, *stored)
-    file = folder / f"all.{form}"
+    file = folder / name
     file.touch(0o644)
-    assert users("export", "--from", "people", file).exit_code == 0
+    assert users("export", "--from", "people", file, *options).exit_code == 0
     assert file.stat().st_mode & 0o777 == 0o600
-    assert users("import", file, "--to", "other", "--max-rejected", 0).exit_code == 0
+    assert users("import", file, "--to", "other", "--max-rejected", 0, *options).exit_code == 0
     assert users("compare", "people", "other").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("bob", "reason"),
+    [
+        (User("a\nmallory,1,Free,\n", "2", "bob"), "plan: not 1 to 256"),  # as CSV, two users
+        (User("Free", "2", "bob", "ftp://x"), "profile_url: not an http:// or https:// URL"),
+    ],
+)
 def test_export_of_a_user_that_an_import_would_reject_is_refused(
-    users: Users, folder: Path, path: Path
+    users: Users, folder: Path, path: Path, bob: User, reason: str
 ) -> None:
-    """As CSV the plan of bob would be two users."""
-    sqlite_databases.write(path, ALICE, User("a\nmallory,1,Free,\n", "2", "bob"))
+    sqlite_databases.write(path, ALICE, bob)
     file = folder / "all.csv"
     file.write_text("before")
     done = users("export", "--from", "people", file)
     assert (done.exit_code, file.read_text(), list(folder.glob(".*"))) == (1, "before", [])
-    assert done.stderr.startswith("user 2 in the order of nicknames: plan: not 1 to 256 characters")
+    assert done.stderr.startswith(f"user 2 in the order of nicknames: {reason}")
     assert "bob" not in done.stderr
 
 
