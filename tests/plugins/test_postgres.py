@@ -120,6 +120,7 @@ BAD_OPTIONS: dict[str, dict[str, Any]] = {
     "keywords": {"dsn": f"host=db.example password={PASSWORD}"},
     "three names": {"table": "a.b.c"},
     "table and query": {"table": "users", "by_card": "SELECT 1"},
+    "columns and query": {"columns": {"plan": "tier"}, "by_card": "SELECT 1"},
     "pool": {"pool": {"min": "3", "max": "2"}},
     "notifications through a pooler": {"prepared_statements": "false", "notify": {}},
 }

@@ -386,6 +386,7 @@ async def test_a_nickname_added_with_an_at_sign_is_broken(path: Path, case: str)
 
 
 async def test_at_sign_removed_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In WAL mode, the file is not modified, so the lookup is not repeated."""
     fetch = Reader.fetch
 
     async def repaired(*args: Any) -> Any:
@@ -393,7 +394,7 @@ async def test_at_sign_removed_meanwhile(path: Path, monkeypatch: pytest.MonkeyP
         run(path, "UPDATE users SET nickname = substr(nickname, 2) WHERE nickname LIKE '@%'")
         return rows
 
-    write(path)
+    run(write(path), "PRAGMA journal_mode = wal")
     async with serving(path) as backend:
         insert(path, User("Free", "4000", "@alice"))
         monkeypatch.setattr(Reader, "fetch", repaired)

@@ -132,6 +132,7 @@ def test_content_type_may_be_configured() -> None:
         ("""it's "{nickname}" here""", "'\"", """it's "'\\"" here"""),
         ("""'{{"a": "{nickname}"}}'""", "'\"", """'{"a": "''\\""}'"""),
         ('"{nickname}', '"', '""'),
+        ('''"{nickname} 'x' {nickname}"''', '"', r'''"\" 'x' \""'''),
         (r'"a\\{nickname}"', '"', r'"a\\\""'),
         (r'"\"" "{nickname}"', '"', r'"\"" "\""'),
     ],
