@@ -159,6 +159,13 @@ def test_pipe_of_the_ready_line_is_closed_while_workers_run(config: Config) -> N
     assert (b"url" in line, is_closed, process.returncode) == (True, True, 0)
 
 
+def test_ready_line_on_standard_error_leaves_it_open(config: Config) -> None:
+    with running(config(USERS, more=ANY_PORT + ASKING), "--ready-fd", "2") as service:
+        service.stop()
+    _, ready, *_, last = map(json.loads, service.read_log().splitlines())
+    assert (ready["pid"], last["event"]) == (service.process.pid, "stopped")
+
+
 @contextmanager
 def serve(
     path: Path, stdout: int, stderr: int, closed: Sequence[int] = ()

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from support.processes.reloads import B, config, reloadable
 from support.processes.service import KEY
 from tornado_idv.admin.report import FAILED, INVALID
 from tornado_idv.config.settings import AuthSettings, KeySettings
-from tornado_idv.errors import SettingError
+from tornado_idv.errors import SettingError, StartError
 from tornado_idv.keys.token import issue
 from tornado_idv.service.keys import Keys
 
@@ -199,13 +200,13 @@ async def test_store_is_closed_that_was_opened_for_an_aborted_configuration(
 async def test_store_that_is_replaced_or_closed_gets_the_last_uses(
     tmp_path: Path, closed: list[str], other: str | None
 ) -> None:
-    keys = Keys(idv_kinds())
-    (await keys.prepare(with_keys(tmp_path / "first"))).commit()
-    keys.ring.last_used["first"] = CREATED + 7
-    for name in ("first", other):
-        (await keys.prepare(with_keys(tmp_path / name if name else None))).commit()
-    keys.ring.last_used["second"] = CREATED + 8
-    await keys.close()
+    with suppress(StartError):
+        async with Keys(idv_kinds()).opened(with_keys(tmp_path / "first")) as keys:
+            keys.ring.last_used["first"] = CREATED + 7
+            for name in ("first", other):
+                (await keys.prepare(with_keys(tmp_path / name if name else None))).commit()
+            keys.ring.last_used["second"] = CREATED + 8
+            raise StartError
     assert sorted(closed) == ["first", *filter(None, [other])]
     assert read(tmp_path / "first")["first"].last_used == CREATED + 7
     assert read(tmp_path / "second")["second"].last_used == (other and CREATED + 8)

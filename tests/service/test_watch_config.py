@@ -1,5 +1,6 @@
 """With `server.watch_config` the service follows the files that its configuration names."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -38,10 +39,13 @@ def status(port: int, token: str) -> int:
 
 @pytest.mark.slow
 def test_rotated_secret_is_effective_without_a_restart(tmp_path: Path) -> None:
-    path = write_config(tmp_path, CONFIG)
+    path = write_config(tmp_path, CONFIG.replace("true", "false"))
     mount(tmp_path / "secret", digest(OLD).hex())
     with running(path) as service:
         assert (status(service.port, OLD), status(service.port, NEW)) == (200, 401)
+        write_config(tmp_path, CONFIG)
+        service.send_signal(signal.SIGHUP)
+        eventually(lambda: "configuration reloaded" in service.read_log())
         mount(tmp_path / "secret", "no digest")
         eventually(lambda: "configuration not reloaded" in service.read_log())
         assert status(service.port, OLD) == 200
