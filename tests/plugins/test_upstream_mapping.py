@@ -268,6 +268,7 @@ def test_echo_in_another_case_and_of_another_form_is_no_missing_user() -> None:
     page, numbers = {"items": [record(card=12)]}, {**ECHO, "card_number": "to_string(card)"}
     text = "response is for this card number without its leading zeros"
     assert reason(page, ByCard("0012"), **numbers) == text
+    assert reason({"items": [record(card=0)]}, ByCard("00"), **numbers) == text
     assert mapper(**numbers).user(ByCard("0123"), page) is None
     page = {"items": [record(card="people/0")]}
     text = "a wrong record: card_number (card) contains characters other than digits"
