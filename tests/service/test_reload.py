@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from support.fakes.clock_and_backends import LoopClock
 from support.http.http_server import until
 from support.processes.reloads import GATED, A, B, Gated, config, reloadable
 from support.processes.service import (
@@ -204,14 +205,20 @@ async def test_lookup_that_does_not_end_delays_the_close_for_a_bounded_time(
         await harness.reload(config(B, server=short))
         await settle()
         assert old.is_open
-    assert not any(each.is_open for each in Gated.made)
+        LoopClock().forward(2.2)
+        await until(lambda: not old.is_open)
 
 
 async def test_stop_waits_until_a_removed_backend_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with reloadable(tmp_path, config(A)) as harness:
+    """But not for its lookups."""
+    long = config("{name: users, kind: gated, timeout: 60s}", server="request_timeout: 60s")
+    async with asyncio.timeout(10), reloadable(tmp_path, long) as harness:
         (old,) = Gated.made
+        old.gate.clear()
+        finding = asyncio.create_task(harness.service.directories.current.find(ByNickname("alice")))
+        await old.begun.wait()
         close = old.close
 
         async def close_slowly() -> None:
@@ -221,6 +228,7 @@ async def test_stop_waits_until_a_removed_backend_is_closed(
         monkeypatch.setattr(old, "close", close_slowly)
         await harness.reload(config(B))
     assert not old.is_open
+    finding.cancel()
 
 
 async def test_unchanged_backend_stays_open_with_its_circuit_breaker_and_answers(

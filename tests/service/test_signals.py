@@ -1,6 +1,8 @@
 """What signals do in each phase; what a real process makes of them is in test_drain."""
 
 import asyncio
+import io
+import logging
 import os
 import signal
 
@@ -61,18 +63,16 @@ async def test_hangup_reloads_once_the_service_runs(phase: str) -> None:
 async def test_an_abort_writes_the_log_and_exits_with_the_signal_s_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    written: list[bytes] = []
+    written = io.BytesIO()
     codes: list[int] = []
-
-    def write(data: memoryview) -> int:
-        written.append(bytes(data))
-        return len(data)
-
-    writer = LogWriter(write, str)
+    writer = LogWriter(written.write, str)
     access = AccessLog(writer.put, text_lines)
     request = LoggedRequest("a-1", None, "-", "-", "::1")
     record_response(Counters(), access, request, Result(400, b"{}"), 0.0)
     monkeypatch.setattr("os._exit", codes.append)
+    monkeypatch.setattr(logging.getLogger("tornado_idv.service.run"), "warning", writer.put)
     abort(LogOutput(writer, access, Folding(print)), signal.SIGTERM)
     assert codes == [143]
-    assert b"request_id=a-1" in b"".join(written)
+    request_line, message = written.getvalue().split(b"\n")
+    assert b"request_id=a-1" in request_line
+    assert message.startswith(b"second signal")

@@ -1,5 +1,6 @@
 """What the fast path keeps, and what its responses are counted as."""
 
+import time
 import tracemalloc
 from collections.abc import Callable
 
@@ -44,6 +45,13 @@ def test_body_is_kept_when_its_answer_is_cached(harness: Harness) -> None:
     assert len(bodies(harness)) == 1
     harness.ask(ask_for("nobody"))
     assert len(bodies(harness)) == 2
+
+
+def test_time_of_a_response_is_counted_in_seconds(harness: Harness) -> None:
+    counted, began = harness.counters.responses["identify/url", "ok"], time.monotonic()
+    before = counted.seconds
+    harness.ask(ALICE)
+    assert counted.seconds - before <= time.monotonic() - began
 
 
 def test_a_longer_body_than_the_service_takes_is_rejected(harness: Harness) -> None:
