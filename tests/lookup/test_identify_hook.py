@@ -70,7 +70,7 @@ async def test_a_plugin_s_coroutine_that_gives_no_answer_is_broken(
 
 
 class Locked(Unavailable):
-    def __init__(self, code: int) -> None:
+    def __init__(self, *, code: int) -> None:
         super().__init__(f"locked, code {code}")
         self.code = code
 
@@ -80,9 +80,9 @@ async def test_failure_of_a_plugin_s_own_type_is_reported(
     caplog: pytest.LogCaptureFixture, *, of_backend: bool
 ) -> None:
     if of_backend:
-        asked = directory(FakeBackend(Locked(5)))
+        asked = directory(FakeBackend(Locked(code=5)))
     else:
-        asked = directory(plugins=[OwnDispatch(Locked(5))])
+        asked = directory(plugins=[OwnDispatch(Locked(code=5))])
     for _ in range(2):
         error = await failure(asked)
         assert isinstance(error, Locked)

@@ -195,7 +195,7 @@ def test_limits_count_items(make: Callable[..., Harness]) -> None:
 
 def test_misses_count_items_and_equal_ones_too(make: Callable[..., Harness]) -> None:
     """Items may be misses, and count only if they are."""
-    batches = [[ALICE] * 6, [ALICE] * 7, [ABSENT, ABSENT, INVALID], [ALICE] * 4, [ABSENT] * 3]
+    batches = [[ALICE] * 6, [ALICE] * 7, [ABSENT] * 3, [ALICE] * 4, [ABSENT, ABSENT, INVALID]]
     client = make(fast_path=False, misses="6/hour").ask(*(request(*each) for each in batches))
     assert client.send(ask_for("alice")).statuses == [200, 429, 200, 429, 200, 429]
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import click
 import pytest
@@ -542,12 +543,13 @@ def test_terminal_shows_no_audit_line(path: Path) -> None:
     assert seen.split("\r\n") == ["shop: disabled", ""]
 
 
+@patch("os.getuid", lambda: 54321)
 def test_audit_log_has_the_configured_format(
     invoke: Invoke, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It is written at every ``logging.level``."""
+    """It is written at every ``logging.level``. A user without a name has a number."""
     config = tmp_path / "config.yaml"
     config.write_text("auth: {store: keys.db}\nlogging: {format: console, level: error}\n")
     assert invoke("keys", "issue", "shop", "--create", "--config", config).exit_code == 0
     line = capfd.readouterr().err
-    assert all(text in line for text in ("key changed", 'command="keys issue"', "key=shop"))
+    assert 'key changed user=54321 command="keys issue" key=shop' in line

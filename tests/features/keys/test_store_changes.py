@@ -72,13 +72,14 @@ def test_tokens_that_expired_long_ago_are_removed_at_the_next_rotation(
 
 
 def test_revoked_key_stays_revoked_and_listed(place: KeyStoreLocation) -> None:
-    make_store(place, "shop")
+    make_store(place, "shop", "Shop")
     with open_store(place) as store:
         known = store.find("shop")
         revoked = replace(known, revoked=CREATED + 1)
         assert store.revoke("shop", CREATED + 1) == (known, revoked)
         assert store.revoke("shop", CREATED + 2) == (revoked, revoked)
         assert store.find("shop") == revoked
+        assert store.find("Shop").revoked is None  # ids are case-sensitive
 
 
 def test_keys_are_added_all_or_none(place: KeyStoreLocation) -> None:

@@ -519,9 +519,9 @@ def test_rows_of_jsonl_are_checked_too(users: Users, source: Source) -> None:
     good = {"nickname": "@alice", "card_number": "01", "plan": "\U0001f600"}
     rows = [json.dumps(good), "", '{"nickname": "b", "card_number": 12, "plan": "x"}', "[]", "{"]
     rows.append(json.dumps({**good, "nickname": "a\nb", "card_number": "2"}))
-    file = source("\n".join(rows), "a.jsonl")
+    file = source("\n".join(rows), "a.csv")
     pattern = "identifiers: {nickname_pattern: '[^@]+'}\n"
-    assert users("import", file, "--to", "people", more=pattern).exit_code == 0
+    assert users("import", file, "--to", "people", "--format", "jsonl", more=pattern).exit_code == 0
     assert Path(f"{file}.rejected").read_text().replace(f"{file}:", "").splitlines() == [
         "3: card_number: not text; write it in quotes",
         "4: not a JSON object",
