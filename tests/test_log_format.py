@@ -32,19 +32,15 @@ def test_json_line_is_one_ascii_object_with_every_character(text: str) -> None:
     assert [json.loads(each) for each in lines.splitlines()] == [record, FIELDS]
 
 
+@pytest.mark.parametrize("ratio", [math.nan, -math.inf])
 @pytest.mark.parametrize("event", ["plain", "Größe"])
-def test_value_of_any_type_is_in_the_json_line(event: str) -> None:
+def test_value_of_any_type_is_in_the_json_line(event: str, ratio: float) -> None:
     """An exception by its type, because its message may hold input."""
-    values = {"ports": (1, 2), "error": ValueError("@alice"), "ratio": math.nan, "module": pytest}
+    values = {"ports": (1, 2), "error": ValueError("@alice"), "ratio": ratio, "module": pytest}
     logged = json.loads(json_lines([{**FIELDS, "event": event, **values}]))
     assert logged.pop("module").startswith("<module 'pytest'")
-    assert logged == {
-        **FIELDS,
-        "event": event,
-        "ports": [1, 2],
-        "error": "ValueError",
-        "ratio": None,
-    }
+    written = {"ports": [1, 2], "error": "ValueError", "ratio": None}
+    assert logged == {**FIELDS, "event": event, **written}
 
 
 def test_text_line_is_time_level_event_and_fields() -> None:

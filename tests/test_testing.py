@@ -114,6 +114,7 @@ class SleepsInTheEventLoop(Honest):
 
 class RefusesToOpen(Honest):
     async def open(self) -> None:
+        await asyncio.to_thread(time.sleep, 0)  # blocks no event loop
         if self.users is None:
             raise StartError("no such file")
 
