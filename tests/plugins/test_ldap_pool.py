@@ -217,9 +217,12 @@ async def test_outage_of_all_servers_and_its_end(
 
 
 async def test_search_without_a_response_does_not_end_the_start(servers: Servers) -> None:
-    backend = LdapBackend(LdapOptions.model_validate({**GIVEN, "connect_timeout": "10ms"}))
-    await backend.open()
-    assert servers.handles[0].sent == 1
+    clock = LoopClock()
+    backend = LdapBackend(LdapOptions.model_validate(GIVEN))
+    opening = asyncio.create_task(backend.open())
+    await until(lambda: servers.handles and servers.handles[0].sent == 1)
+    await clock.advance(backend.options.connect_timeout + 1)
+    await opening
     await backend.close()
 
 
