@@ -6,8 +6,19 @@ import gc
 import pytest
 from msgspec import structs
 
-from support.fakes.caches import ABSENT, ALICE, ELSEWHERE, FOUND, begin, fetch, flights, held, leave
-from support.fakes.clock_and_backends import Source, running
+from support.fakes.caches import (
+    ABSENT,
+    ALICE,
+    ELSEWHERE,
+    FOUND,
+    TIMEOUT,
+    begin,
+    fetch,
+    flights,
+    held,
+    leave,
+)
+from support.fakes.clock_and_backends import LoopClock, Source, running
 from tornado_idv.errors import Unavailable
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import AnswerCache
@@ -83,13 +94,14 @@ async def test_call_that_took_too_long_changes_nothing(cache: AnswerCache, late:
 
 
 async def test_timed_out_waiter_does_not_end_a_later_lookup(cache: AnswerCache) -> None:
-    old, later = Source(FOUND), Source(ELSEWHERE)
+    old, later, clock = Source(FOUND), Source(ELSEWHERE), LoopClock()
     old.hold()
-    impatient = fetch(cache, ALICE, old.ask, 0.02)
+    impatient = fetch(cache, ALICE, old.ask, TIMEOUT / 2)
     await old.begun.wait()
     (flight,) = running(flights(cache))
     cache.apply(Purge())
     second = await held(cache, later)
+    await clock.advance(0.6 * TIMEOUT)
     with pytest.raises(Unavailable, match="no answer within"):
         await impatient
     third = begin(cache, later)

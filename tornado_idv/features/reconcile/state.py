@@ -60,7 +60,7 @@ class State(NamedTuple):
             return cls(column, {}, ())
         except OSError as error:
             raise StartError(f"{path}: cannot be read: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             is_known = False
         if not is_known:
             raise RefusedError(f"{path} is not a state file of reconcile; name another file")
