@@ -48,7 +48,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     Each run of wrk has few connections, and ends after a hundred responses.
     """
     script = tmp_path / "few.lua"
-    script.write_text(FEW_REQUESTS.format(wrk._SCRIPT), encoding="utf-8")
+    script.write_text(FEW_REQUESTS.format(wrk._SCRIPT), encoding="utf-8")  # noqa: SLF001 - the script of the benchmark
     toys = {wrk: {"_SCRIPT": script, "CONNECTIONS": 4}, growth: {"_KEYS": 4}}
     toys[traffic] = {"_LIST_LENGTH": 20 * USERS, "_MAX_RATE": 20 * USERS}
     toys[attack] = {"RAMP_UP": 0.2, "SCALE": 0.02, "_SHARE": 2.0, "low_priority": lambda: ()}

@@ -151,7 +151,7 @@ async def test_close_during_a_call_leaves_no_session_open() -> None:
         server.gate.set()
         with suppress(ClientError):
             await lookup
-        assert client._session is None
+        assert client._session is None  # noqa: SLF001 - a closed client keeps none
 
 
 @both

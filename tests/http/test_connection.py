@@ -71,9 +71,9 @@ async def test_streamed_response_has_time_between_its_parts() -> None:
         client.control.answer = LARGE
         client.control.may_continue.clear()
         client.send(POST.replace(b"/", b"/parts", 1).replace(b"Host", b"Connection: close\r\nHost"))
-        await until(lambda: any(each._blocked for each in client.connections))
+        await until(lambda: any(each._blocked for each in client.connections))  # noqa: SLF001 - the network has delivered it
         begin = await asyncio.wait_for(client.reader.readexactly(len(LARGE)), 5)
-        await until(lambda: not any(each._blocked for each in client.connections))
+        await until(lambda: not any(each._blocked for each in client.connections))  # noqa: SLF001 - the network has delivered it
         await client.clock.advance(30.0)
         client.control.may_continue.set()
         response = begin + await client.rest()
@@ -120,7 +120,7 @@ async def test_half_closed_connection_is_answered_and_closed() -> None:
         client.writer.write_eof()
         await asyncio.wait_for(client.control.begun.wait(), 5)
         (connection,) = client.connections
-        await until(lambda: connection._eof)
+        await until(lambda: connection._eof)  # noqa: SLF001 - the network has delivered it
         client.control.may_answer.set()
         assert b"Connection: close\r\n" in await client.rest()
         await client.forgotten()
@@ -151,7 +151,7 @@ async def test_client_that_sends_ahead_of_a_rejected_request_gets_its_response()
         client.writer.transport.set_write_buffer_limits(0)
         client.control.may_answer.clear()
         client.send(POST + b"NONSENSE\r\n\r\n" + LARGE)
-        await until(lambda: any(not each._transport.is_reading() for each in client.connections))
+        await until(lambda: any(not each._transport.is_reading() for each in client.connections))  # noqa: SLF001 - the network has delivered it
         client.control.may_answer.set()
         await asyncio.wait_for(client.writer.drain(), 5)
         response = await client.rest()

@@ -98,7 +98,7 @@ async def test_handshake_times_out_after_three_seconds(contexts: Contexts) -> No
 async def test_new_timeout_applies_to_handshakes(contexts: Contexts) -> None:
     """A reload without a certificate leaves the last one."""
     async with connected_client(tls=contexts) as client:
-        serving = client.server._context.serving
+        serving = client.server._context.serving  # noqa: SLF001 - handshakes that have begun
         limits = replace(LIMITS, idle_timeout=1.0)
         for tls in (contexts[0], None):
             client.server.replace(Serving(serving.app, reject, limits), tls)
@@ -192,8 +192,8 @@ async def test_drain_completes_a_handshake_that_has_begun(contexts: Contexts) ->
         client.send(POST)
         assert await client.status() == 200
         reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
-        (acceptor,) = client.server._acceptors
-        await until(lambda: len(acceptor._pending) == 1)
+        (acceptor,) = client.server._acceptors  # noqa: SLF001 - handshakes that have begun
+        await until(lambda: len(acceptor._pending) == 1)  # noqa: SLF001 - handshakes that have begun
         drained = asyncio.ensure_future(client.server.drain())
         assert await client.rest() == b""
         client.writer.close()
@@ -213,8 +213,8 @@ async def test_close_aborts_handshakes(contexts: Contexts) -> None:
     async with connected_client(tls=contexts) as client:
         client.clock.stop()
         silent, writer = await asyncio.open_connection("127.0.0.1", client.port)
-        (acceptor,) = client.server._acceptors
-        await until(lambda: len(acceptor._pending) == 1)
+        (acceptor,) = client.server._acceptors  # noqa: SLF001 - handshakes that have begun
+        await until(lambda: len(acceptor._pending) == 1)  # noqa: SLF001 - handshakes that have begun
         client.server.close()
         await until(silent.at_eof)
         writer.close()

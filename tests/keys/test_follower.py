@@ -91,7 +91,7 @@ def rest(followed: Followed) -> bytes:
 def test_revoked_key_does_not_stay_valid_if_the_file_is_overwritten_during_a_read(
     followed: Followed, rest: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed_rows = key_store._Database.changed_rows
+    changed_rows = key_store._Database.changed_rows  # noqa: SLF001 - another writer between two statements
 
     def overwrite_the_rest(*given: Any) -> Any:
         rows = changed_rows(*given)
@@ -100,7 +100,7 @@ def test_revoked_key_does_not_stay_valid_if_the_file_is_overwritten_during_a_rea
         return rows
 
     with monkeypatch.context() as patch:
-        patch.setattr(key_store._Database, "changed_rows", overwrite_the_rest)
+        patch.setattr(key_store._Database, "changed_rows", overwrite_the_rest)  # noqa: SLF001 - another writer between two statements
         assert not followed.poll()
         assert "overwritten during a read" in str(followed.follower.error)
     assert followed.poll()

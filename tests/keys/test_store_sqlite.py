@@ -101,7 +101,7 @@ def test_key_that_is_added_while_it_is_looked_for_is_absent_or_whole(path: Path)
                 other.add([record("new", "new")])
 
     with open_store(path) as store:
-        store._database.set_trace_callback(add_before)
+        store._database.set_trace_callback(add_before)  # noqa: SLF001 - another writer between two statements
         with pytest.raises(KeyStoreError, match="there is no key with this id"):
             store.find("new")
 

@@ -48,7 +48,7 @@ def make_limiter(
 def two_processes(clock: Ticker) -> tuple[KeyLimiter, KeyLimiter]:
     """Return limiters that share a table, as after a fork."""
     first, second = make_limiter(STRICT, clock=clock), make_limiter(STRICT, clock=clock)
-    second._names, second._tats = first._names, first._tats
+    second._names, second._tats = first._names, first._tats  # noqa: SLF001 - places in a table of fixed size
     return first, second
 
 
@@ -241,15 +241,15 @@ def test_keys_beyond_the_capacity_are_limited_too(
     limiter.configure(STRICT, None)
     for name in names:
         limiter.of(key(name))
-        assert len(limiter._by_digest) <= 4
+        assert len(limiter._by_digest) <= 4  # noqa: SLF001 - places in a table of fixed size
 
 
 @pytest.mark.slow
 def test_55000_keys_have_places_in_the_table(clock: Ticker) -> None:
     """Each its own; they are found by a hash, so the table is not filled to the end."""
     limiter = make_limiter(HUNDRED, clock=clock)
-    places = [limiter._find_place(f"key-{i}") for i in range(55_000)]
-    assert all(table is limiter._tats for table, _ in places)
+    places = [limiter._find_place(f"key-{i}") for i in range(55_000)]  # noqa: SLF001 - places in a table of fixed size
+    assert all(table is limiter._tats for table, _ in places)  # noqa: SLF001 - places in a table of fixed size
     at = [at for _, at in places]
     assert len(set(at)) == len(at)
     assert all(later - earlier >= 3 for earlier, later in pairwise(sorted(at)))

@@ -308,7 +308,7 @@ async def test_purged_answers_are_not_served_before_they_are_removed(
     cache: AnswerCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The removal of many takes a while."""
-    monkeypatch.setattr(cache._found, "sweep", lambda: None)
+    monkeypatch.setattr(cache._found, "sweep", lambda: None)  # noqa: SLF001 - the size of a table
     await remember(cache, ALICE, FOUND)
     await remember(cache, BOB, structs.replace(FOUND_BOB, backend="crm"))
     cache.apply(Purge(("members",)))

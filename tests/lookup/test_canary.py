@@ -208,7 +208,7 @@ async def test_all_canaries_of_a_list_must_be_found(missing: User) -> None:
     assert canary.is_fresh(1001.0)
     assert not canary.is_fresh(1001.1)  # the shorter time counts
     del users.by_nickname[missing.nickname], users.by_card[missing.card_number]
-    canary._found.clear()
+    canary._found.clear()  # noqa: SLF001 - the size of a table
     for query, how in ((ABSENT, ""), (ABSENT_CARD, r" \(by card number\)")):
         with pytest.raises(Unavailable, match=f"canary @{missing.nickname}{how} is not found"):
             await ask(asking, query)
@@ -396,7 +396,7 @@ async def test_reload_keeps_what_is_known_of_the_canary(query: Query, known: lis
     assert not known or users.asked == [query.text]
     users.by_nickname.clear()
     users.by_card.clear()
-    await before.canaries[type(query)]._find_all()  # a lookup that was running
+    await before.canaries[type(query)]._find_all()  # noqa: SLF001 - a lookup that was running
     assert not await is_believed(after, query)
 
 

@@ -241,7 +241,7 @@ async def test_lookup_has_one_deadline_for_all_and_later_callers_start_a_new_one
         with pytest.raises(Unavailable) as caught:
             await caller
         assert str(caught.value) == "no answer within 2 s"
-    gate, own.source.answer = own.source._gate, Answer(OTHER_ALICE, "own")
+    gate, own.source.answer = own.source.gate, Answer(OTHER_ALICE, "own")
     own.source.hold().set()
     assert (await asked.find(QUERY)).user is OTHER_ALICE
     gate.set()
@@ -282,7 +282,7 @@ async def test_callers_who_share_a_failure_get_one_each() -> None:
 
 
 async def landed(asked: Directory) -> None:
-    await asyncio.wait(running(asked._single_flight), timeout=5)
+    await asyncio.wait(running(asked._single_flight), timeout=5)  # noqa: SLF001 - lookups that no caller waits for
 
 
 async def refreshed(asked: Directory, backend: FakeBackend, ticker: Ticker, answer: object) -> None:
@@ -388,7 +388,7 @@ async def test_refreshes_that_wait_can_be_stopped() -> None:
     for query in queries:
         asked.get_cached(query)
     await asyncio.wait_for(source.begun.wait(), timeout=5)
-    flights = running(asked._single_flight)
+    flights = running(asked._single_flight)  # noqa: SLF001 - lookups that no caller waits for
     asked.stop_refreshing()
     await until(lambda: asyncio.all_tasks() == before | flights)
     source.release()

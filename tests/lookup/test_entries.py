@@ -69,17 +69,17 @@ def test_a_purge_of_a_user_drops_what_a_scan_finds() -> None:
         assert texts(entries) == expected
     for text in texts(entries):
         entries.pop(text)
-    assert entries._same_user == [{}]
+    assert entries._same_user == [{}]  # noqa: SLF001 - the size of a table
 
 
 async def test_nothing_is_left_of_entries_that_were_cleared() -> None:
     entries = Entries(8, counters := Counters())
     entries.put("@a", entry(User("Free", "1", "a")))
-    assert entries._same_user == [{"1": "@a"}]  # sets would take 20 MB for 100,000 entries
+    assert entries._same_user == [{"1": "@a"}]  # noqa: SLF001 - sets would take 20 MB for 100,000 entries
     entries.clear()
     assert not entries
     assert not texts(entries)
-    assert entries._same_user == [{}]
+    assert entries._same_user == [{}]  # noqa: SLF001 - the size of a table
     assert counters.evictions == 0
 
 
@@ -122,9 +122,9 @@ async def test_entries_of_expired_epochs_are_removed_in_steps_and_no_other() -> 
     entries.sweep()
     for number in range(3):
         entries.put(f"@user{number}", entry(User("Pro", str(number), f"user{number}")))
-    assert await turns_until(lambda: len(entries) == MANY + 2) > MANY / module._PART
+    assert await turns_until(lambda: len(entries) == MANY + 2) > MANY / module._PART  # noqa: SLF001 - the size of a table
     assert texts(entries) == {"@user0", "@user1", *(f"@user{n}" for n in range(2, 3 * MANY, 3))}
-    assert sum(map(len, entries._same_user)) == MANY + 2
+    assert sum(map(len, entries._same_user)) == MANY + 2  # noqa: SLF001 - the size of a table
 
 
 def test_full_table_has_its_number_of_values_and_those_in_use() -> None:
@@ -145,4 +145,4 @@ def test_no_store_rebuilds_more_than_a_small_part_of_a_table() -> None:
     table = Table[int](4 * MANY, Counters())
     for number in range(8 * MANY):
         table.put(str(number), number)
-    assert max(map(len, table._parts)) < 2 * module._PART
+    assert max(map(len, table._parts)) < 2 * module._PART  # noqa: SLF001 - the size of a table

@@ -103,7 +103,7 @@ async def test_a_plugin_s_coroutine_that_hangs_is_cancelled_at_the_deadline() ->
     own.source.hold()
     asked = directory(plugins=[own], timeout=2)
     caller = await begin(asked, own.source)
-    (lookup,) = running(asked._single_flight)
+    (lookup,) = running(asked._single_flight)  # noqa: SLF001 - lookups that no caller waits for
     clock.forward(2.1)
     with pytest.raises(Unavailable, match="no answer within 2 s"):
         await caller
@@ -117,7 +117,7 @@ async def test_cancelled_lookup_is_no_failure_of_a_plugin(caplog: pytest.LogCapt
     own.source.hold()
     asked = directory(plugins=[own])
     caller = await begin(asked, own.source)
-    (lookup,) = running(asked._single_flight)
+    (lookup,) = running(asked._single_flight)  # noqa: SLF001 - lookups that no caller waits for
     lookup.cancel()
     await asyncio.wait([lookup, caller], timeout=5)
     assert (lookup.cancelled(), caller.cancelled()) == (True, True)

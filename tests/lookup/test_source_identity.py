@@ -117,7 +117,7 @@ def test_file_is_followed_for_the_passwords_in_a_url_alone(
     options = PostgresOptions(name="users", kind="postgres", dsn=text)
     secret, ticker = options.dsn, Ticker()
     assert isinstance(secret, FileSecret)
-    secret._timer, secret._checked_at = ticker, ticker()
+    secret._timer, secret._checked_at = ticker, ticker()  # noqa: SLF001 - chance and time of the test
 
     def written(dsn: str) -> str:
         path.write_text(dsn)

@@ -137,7 +137,7 @@ async def test_user_who_is_gone_during_a_reload_is_stale_in_neither_directory(
     if change == "purged":
         after.purge(Purge(queries=(QUERY,)))
     elif change == "not found here":
-        held, backend.source.answer = backend.source._gate, None
+        held, backend.source.answer = backend.source.gate, None
         backend.source.hold().set()
         release = held.set
         assert not (await after.find(QUERY)).found

@@ -112,7 +112,7 @@ async def test_search_that_is_cancelled_is_abandoned_if_the_server_responds_at_a
         slow, other = await begin(connection), await begin(connection)
         if responds:
             handle.results = [(2, [ENTRY])]
-            connection._on_readable()
+            connection._on_readable()  # noqa: SLF001 - the socket is readable once more
             assert await other == [ENTRY[1]]
         slow.cancel()
         await asyncio.wait([slow, other], timeout=5)
@@ -126,7 +126,7 @@ async def test_result_of_a_search_that_was_just_cancelled_delays_no_other() -> N
         slow, other = await begin(connection), await begin(connection)
         slow.cancel()
         handle.results = [(1, [ENTRY]), (2, [ENTRY])]
-        connection._on_readable()
+        connection._on_readable()  # noqa: SLF001 - the socket is readable once more
         assert await other == [ENTRY[1]]
         assert slow.cancelled()
 
@@ -149,7 +149,7 @@ async def test_references_are_no_entries(references: str, found: Any, expected: 
     with connected(references=references) as (connection, handle):
         search = await begin(connection)
         handle.results = [(1, found)]
-        connection._on_readable()
+        connection._on_readable()  # noqa: SLF001 - the socket is readable once more
         if expected is None:
             with pytest.raises(Unavailable, match="on other servers") as caught:
                 await search
@@ -294,13 +294,13 @@ async def test_server_that_had_a_context_csn_and_has_none_is_not_used(servers: S
         servers.being_loaded = {SECOND}
         opened = servers.pool(uris=[FIRST], **options)
         await opened.open()
-        await until(lambda opened=opened: len(opened._usable) == 2)
+        await until(lambda opened=opened: len(opened._usable) == 2)  # noqa: SLF001 - connections of which no lookup tells
         servers.being_loaded = {FIRST, SECOND}
-        for connection in opened._usable:
+        for connection in opened._usable:  # noqa: SLF001 - connections of which no lookup tells
             connection.lose(Unavailable("the test cuts it"))
         await until(
             lambda opened=opened, problem=problem: (
-                opened.problem == problem and (problem or len(opened._usable) == 2)
+                opened.problem == problem and (problem or len(opened._usable) == 2)  # noqa: SLF001 - connections of which no lookup tells
             )
         )
         await opened.close()

@@ -162,7 +162,7 @@ async def test_handshake_that_hangs_does_not_block_the_next_attempt(
             assert backend.problem is not None
             await until(lambda: backend.problem is None)
             assert await outcome(backend, ByNickname("alice")) == "found"
-            await until(lambda: len(backend._pool._open) == 2)
+            await until(lambda: len(backend._pool._open) == 2)  # noqa: SLF001 - connections of which no lookup tells
 
 
 class ResettingOnce(Relay):
@@ -183,7 +183,7 @@ async def test_handshake_of_ours_that_is_reset_leaves_the_decision_to_libldap(ma
         backend = backend_of(uris=[f"ldaps://127.0.0.1:{relay.port}"], tls=tls)
         async with open_backends([backend]):
             assert backend.problem is None
-            await until(lambda: len(backend._pool._open) == 2)
+            await until(lambda: len(backend._pool._open) == 2)  # noqa: SLF001 - connections of which no lookup tells
 
 
 async def test_bind_that_hangs_stops_no_other_thread(make: START) -> None:

@@ -36,7 +36,7 @@ class Harness:
     def __init__(self) -> None:
         dsn = "postgresql://idv@127.0.0.1:1/idv"
         self.backend = make_backend(PostgresBackend, Path(), dsn=dsn, timeout="60s")
-        self.backend._database = self
+        self.backend._database = self  # noqa: SLF001 - a server that is scripted
         self.lookups: Any = Lookups({ByNickname: "nickname", ByCard: "card"}, servers={""})
         self.rows: Any = [ROW]
         self.probing: Exception | None = None

@@ -218,7 +218,7 @@ async def test_connections_that_are_configured_are_opened_and_the_table_read_onl
     assert database.pool.connections
     began = [database_module.SERVER]
     done = ["read only", "SHOW row_security", "close", "terminate"]
-    assert driver.inspecting.done == [database_module._TIMELINE, *began, *done]
+    assert driver.inspecting.done == [database_module._TIMELINE, *began, *done]  # noqa: SLF001 - a server that is scripted
     assert [each.done for each in driver.connections] == [began, began]
     assert driver.arguments == {
         "timeout": 2.0,
@@ -404,7 +404,7 @@ async def test_connection_that_was_closed_meanwhile_is_not_used_again(driver: Dr
     second.terminate()
     assert not pool.connections
     assert [await pool.acquire(), await pool.acquire()] == driver.connections[2:]
-    assert len(pool._open) == 2  # a service that runs for long loses many
+    assert len(pool._open) == 2  # noqa: SLF001 - a service that runs for long loses many
 
 
 async def test_connections_in_use_stay_when_idle_ones_are_dropped(driver: Driver) -> None:

@@ -61,7 +61,7 @@ class Harness:
         )
         self.database = SimpleNamespace(executor=executor, servers=())
         self.listener = Listener(options, self.database, self.purge)
-        self.listener._connector = self
+        self.listener._connector = self  # noqa: SLF001 - a server that is scripted
 
     async def connect(self) -> Connection:
         if self.error is not None:
@@ -120,7 +120,7 @@ async def test_each_connection_that_listens_is_another_session_from_its_purge_on
     sessions: list[str | None] = []
     async with listening(hangs=True) as harness:
         assert harness.listener.session is None
-        harness.listener._purge = lambda: sessions.append(harness.listener.session)
+        harness.listener._purge = lambda: sessions.append(harness.listener.session)  # noqa: SLF001 - a server that is scripted
         harness.hangs = False
         await harness.advance(3)
         harness.error = OSError()

@@ -157,14 +157,14 @@ async def test_a_user_who_is_loaded_during_a_lookup_is_found(
 ) -> None:
     """The user was not there before the script, which finds the key."""
     async with open_backends([backend_of(cluster)]) as (backend,):
-        execute = backend._client.execute
+        execute = backend._client.execute  # noqa: SLF001 - a server that is scripted
 
         async def load(*command: str | bytes | int) -> Any:
             if command[0] == "EVAL":
                 cluster.load(User("Free", "4000", "late"))
             return await execute(*command)
 
-        monkeypatch.setattr(backend._client, "execute", load)
+        monkeypatch.setattr(backend._client, "execute", load)  # noqa: SLF001 - a server that is scripted
         assert await outcome(backend, ByNickname("late")) == "found"
 
 

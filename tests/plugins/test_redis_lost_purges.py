@@ -44,7 +44,7 @@ async def test_no_answer_is_wrong_after_random_purges(server: RedisServer) -> No
 async def test_a_purge_of_which_no_message_came_is_noticed(server: RedisServer) -> None:
     async with replicas(server) as (first, second):
         await second.find()
-        first.cache._channel = "another"
+        first.cache._channel = "another"  # noqa: SLF001 - what another service has written
         await first.cache.purge(Purge(queries=(QUERY,)))
         await second.wait_for(Purge())
         assert second.directory.get_cached(QUERY) is None
@@ -83,11 +83,11 @@ async def test_a_message_that_does_not_follow_the_last_purges_everything(
 ) -> None:
     given = {"kind": "redis", "url": "redis://h", "secret": SECRET, "timeout": "1s"}
     cache = RedisSharedCache(RedisCacheOptions.model_validate(given))
-    cache._known, purges, purge = known, list[Purge](), Purge(queries=(BOB,))
+    cache._known, purges, purge = known, list[Purge](), Purge(queries=(BOB,))  # noqa: SLF001 - what another service has written
     cache.on_purge(purges.append)
-    await cache._receive(b"%b %d %b" % (epoch, generation, cache._message(purge)))
+    await cache._receive(b"%b %d %b" % (epoch, generation, cache._message(purge)))  # noqa: SLF001 - what another service has written
     assert purges == [purge if is_of_user else Purge()]
-    await cache._receive(b"%b %d %b" % (epoch, generation + 1, cache._message(purge)))
+    await cache._receive(b"%b %d %b" % (epoch, generation + 1, cache._message(purge)))  # noqa: SLF001 - what another service has written
     assert purges[1:] == [purge]
 
 
@@ -96,7 +96,7 @@ async def test_a_reconnection_during_which_nothing_was_purged_keeps_what_is_cach
 ) -> None:
     async with replicas(server) as (first, _):
         await first.find()
-        compared, compare = asyncio.Event(), first.cache._compare
+        compared, compare = asyncio.Event(), first.cache._compare  # noqa: SLF001 - what another service has written
 
         async def compare_and_note() -> None:
             await compare()
@@ -116,9 +116,9 @@ async def test_a_reconnection_during_which_nothing_was_purged_keeps_what_is_cach
 async def test_another_primary_purges_everything_everywhere(server: RedisServer) -> None:
     """Others may have left the old one before the last purge that it received."""
     async with replicas(server) as (first, second):
-        first.cache._client.primary = "old:1"
-        await until(lambda: first.cache._primary == "old:1")
-        first.cache._client.primary = "new:1"
+        first.cache._client.primary = "old:1"  # noqa: SLF001 - what another service has written
+        await until(lambda: first.cache._primary == "old:1")  # noqa: SLF001 - what another service has written
+        first.cache._client.primary = "new:1"  # noqa: SLF001 - what another service has written
         await second.wait_for(Purge())
 
 
@@ -143,7 +143,7 @@ async def test_evicted_marks_leave_no_valid_entry(server: RedisServer, others: i
         await first.cache.purge(Purge(queries=(BOB,)))
         await first.find()
         await first.cache.purge(Purge(queries=(QUERY,)))
-        server.run("DEL", first.cache._marks)
+        server.run("DEL", first.cache._marks)  # noqa: SLF001 - what another service has written
         for _ in range(others):
             await second.cache.purge(Purge(queries=(BOB,)))
         assert (await first.cache.get("", QUERY)).answer is None
@@ -159,7 +159,7 @@ async def test_marks_are_bounded(server: RedisServer, monkeypatch: pytest.Monkey
         await first.find()
         for number in range(60):
             await first.cache.purge(Purge(queries=(ByCard(str(number)),)))
-            length = int(server.run("HLEN", first.cache._marks).strip(b":\r\n"))
+            length = int(server.run("HLEN", first.cache._marks).strip(b":\r\n"))  # noqa: SLF001 - what another service has written
             assert length <= 21
         assert (await second.cache.get("", QUERY)).answer is None
 
@@ -168,9 +168,9 @@ async def test_purges_are_received_again_after_marks_that_cannot_be(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with replicas(server) as (first, _):
-        server.run("HSET", first.cache._marks, "generation", "x")
+        server.run("HSET", first.cache._marks, "generation", "x")  # noqa: SLF001 - what another service has written
         await until(lambda: "are not received: ValueError; trying again" in caplog.text)
-        server.run("DEL", first.cache._marks)
+        server.run("DEL", first.cache._marks)  # noqa: SLF001 - what another service has written
         await first.wait_for(Purge())
         first.backend.source.answer = ALICE
         assert await first.find() == "Free"

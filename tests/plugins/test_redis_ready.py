@@ -101,5 +101,5 @@ async def test_lookup_without_a_result_is_confirmed(
             return [*replies, server, {}, {}]
 
     backend: Any = make_backend(RedisBackend, Path(), url="redis://h")
-    backend._client = Scripted()
+    backend._client = Scripted()  # noqa: SLF001 - a server that is scripted
     assert (await outcome(backend)).startswith(expected)

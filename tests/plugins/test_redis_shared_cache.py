@@ -53,16 +53,16 @@ async def test_entries_of_another_secret_key_version_or_generation_are_misses(
         assert counts([second.backend]) == [1]
         result = await cache.get("", QUERY)
         assert result.answer is not None
-        bob, scoped = cache._key("", ByNickname("bob")), cache._key("x", QUERY)
-        sealed = await cache._client.execute("GET", cache._key("", QUERY))
+        bob, scoped = cache._key("", ByNickname("bob")), cache._key("x", QUERY)  # noqa: SLF001 - what another service has written
+        sealed = await cache._client.execute("GET", cache._key("", QUERY))  # noqa: SLF001 - a server that is scripted
         forged = json.dumps([0, ["Pro", "1", "alice", None], "crm", 9e9, 9e9]).encode()
-        for key, value in {bob: sealed, scoped: sealed, cache._key("", QUERY): forged}.items():
+        for key, value in {bob: sealed, scoped: sealed, cache._key("", QUERY): forged}.items():  # noqa: SLF001 - what another service has written
             server.run("SET", key, value)
         for scope, query in (("", ByNickname("bob")), ("x", QUERY), ("", QUERY)):
             assert (await cache.get(scope, query)).answer is None
-        server.run("SET", cache._key("", QUERY), sealed)
+        server.run("SET", cache._key("", QUERY), sealed)  # noqa: SLF001 - what another service has written
         assert (await cache.get("", QUERY)).answer == result.answer
-        server.run("HSET", cache._marks, "*", "1")
+        server.run("HSET", cache._marks, "*", "1")  # noqa: SLF001 - what another service has written
         assert (await cache.get("", QUERY)).answer is None
 
 
@@ -73,7 +73,7 @@ async def test_an_entry_that_has_expired_is_not_kept(server: RedisServer) -> Non
         expired = SharedResult(began, SharedAnswer(None, None, time.time() - 9, time.time() - 9))
         await first.cache.put("", QUERY, expired)
         assert (await first.cache.get("", QUERY)).answer is None
-        assert await first.cache._client.execute("EXISTS", first.cache._key("", QUERY)) == 0
+        assert await first.cache._client.execute("EXISTS", first.cache._key("", QUERY)) == 0  # noqa: SLF001 - a server that is scripted
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def backend(tmp_path: Path, io_loop: IOLoop) -> Iterator[Served]:
 
 async def begun(backend: Served) -> None:
     """Waits until SQLite is at work on a query."""
-    (reader,) = backend._file.readers
+    (reader,) = backend._file.readers  # noqa: SLF001 - the file of the backend
     deadline = time.monotonic() + 5
     while all(rows.done() for _, rows in reader.running):
         assert time.monotonic() < deadline
@@ -128,7 +128,7 @@ async def test_a_query_without_callers_delays_no_other(backend: Served) -> None:
 async def test_a_query_whose_caller_left_is_never_started(backend: Served) -> None:
     """Its caller left while it waited behind another query."""
     started: list[str] = []
-    await backend._file.readers[0].connection.set_trace_callback(started.append)
+    await backend._file.readers[0].connection.set_trace_callback(started.append)  # noqa: SLF001 - the file of the backend
     slow = asyncio.create_task(backend.find(ByNickname("slow")))
     await begun(backend)
     leaving = asyncio.create_task(backend.find(ByNickname("alice")))
@@ -162,7 +162,7 @@ async def test_a_query_that_runs_when_the_damage_is_seen_raises_its_reason(backe
     """Not that the connection was closed, which the chain might pass over."""
     asked = asyncio.create_task(backend.find(ByNickname("slow")))
     await begun(backend)
-    backend._error = Broken("the database is damaged")
-    await backend._drop()
+    backend._error = Broken("the database is damaged")  # noqa: SLF001 - the file of the backend
+    await backend._drop()  # noqa: SLF001 - the file of the backend
     with pytest.raises(Broken, match="the database is damaged"):
         await asyncio.wait_for(asked, timeout=5)

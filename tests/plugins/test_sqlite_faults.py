@@ -36,6 +36,11 @@ KNOWN = ByNickname("alice")
 ABSENT = ByNickname("nobody")
 
 
+def file_of(backend: SqliteBackend) -> Any:
+    """Return the open file, in which faults strike, or ``None``."""
+    return backend._file  # noqa: SLF001 - its replacement shows only in later answers
+
+
 def overwrite(path: Path, content: bytes) -> None:
     """Write the content into the same file."""
     with path.open("r+b") as file:
@@ -74,10 +79,10 @@ async def test_a_look_under_way_is_not_believed_of_what_came_after_it(
     """It had seen the file as it was before the copy, and SQLite still holds the old pages."""
     assert await backend.find(KNOWN) == ALICE
     assert await backend.find(ByNickname("bob")) is None
-    held, doubted = Held(backend._file.check), asyncio.Event()
-    is_unmodified = backend._file.is_unmodified
-    monkeypatch.setattr(backend._file, "check", held)
-    monkeypatch.setattr(backend._file, "is_unmodified", lambda: doubted.set() or is_unmodified())
+    held, doubted = Held(file_of(backend).check), asyncio.Event()
+    is_unmodified = file_of(backend).is_unmodified
+    monkeypatch.setattr(file_of(backend), "check", held)
+    monkeypatch.setattr(file_of(backend), "is_unmodified", lambda: doubted.set() or is_unmodified())
     looking = asyncio.create_task(backend.check())
     await held.has_result.wait()
     overwrite(path, write(tmp_path / "other.db", BOB).read_bytes())
@@ -178,7 +183,7 @@ async def test_a_lookup_during_a_copy(path: Path, delay: float | None) -> None:
     async with serving(path) as backend:
         with path.open("r+b", buffering=0) as file:
             file.write(content[:8192])
-            check, find = backend.check, backend._file.find
+            check, find = backend.check, file_of(backend).find
 
             async def continued() -> None:
                 asyncio.get_running_loop().call_later(
@@ -191,7 +196,7 @@ async def test_a_lookup_during_a_copy(path: Path, delay: float | None) -> None:
                 return [await find(*args), await continued()][0]
 
             if delay is None:
-                backend._file.find = slow
+                file_of(backend).find = slow
             else:
                 backend.check = continued
             if delay:
@@ -342,10 +347,10 @@ async def test_a_lookup_that_comes_after_the_close_is_unavailable(
     path: Path, backend: Served
 ) -> None:
     """As one that waits for a lock may, when the file is replaced meanwhile."""
-    files = [backend._file]
+    files = [file_of(backend)]
     write(path.with_name("new.db"), BOB).replace(path)
     await backend.check()
-    files.append(backend._file)
+    files.append(file_of(backend))
     await backend.close()
     for file in files:
         with pytest.raises(Unavailable, match="the connection is closed"):
@@ -380,8 +385,8 @@ async def test_no_file_is_opened_after_close(
     path: Path, backend: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It sees that the file was written, and nothing would close what it opened."""
-    held = Held(backend._file.find)
-    monkeypatch.setattr(backend._file, "find", held)
+    held = Held(file_of(backend).find)
+    monkeypatch.setattr(file_of(backend), "find", held)
     asked = asyncio.create_task(backend.find(ABSENT))
     await asyncio.wait_for(held.has_result.wait(), timeout=5)
     write(path.with_name("new.db"), BOB).replace(path)
@@ -389,7 +394,7 @@ async def test_no_file_is_opened_after_close(
     held.let_go.set()
     with pytest.raises(Unavailable, match="the backend is closed"):
         await asyncio.wait_for(asked, timeout=5)
-    assert backend._file is None
+    assert file_of(backend) is None
 
 
 async def test_users_are_found_during_a_check(
@@ -407,8 +412,8 @@ async def test_users_are_found_during_a_check(
     assert await asyncio.wait_for(by_card, timeout=5) == found
     assert not any(each.done() for each in asked)
     assert backend.changes == []
-    slow = Held(backend._file.find)
-    monkeypatch.setattr(backend._file, "find", slow)
+    slow = Held(file_of(backend).find)
+    monkeypatch.setattr(file_of(backend), "find", slow)
     late = asyncio.create_task(backend.find(KNOWN))
     await asyncio.wait_for(slow.has_result.wait(), timeout=5)
     held.let_go.set()
@@ -432,7 +437,7 @@ async def test_closing_waits_for_the_check(
     held.let_go.set()
     await asyncio.wait_for(closing_it, timeout=5)
     assert not closed
-    assert backend._file is None
+    assert file_of(backend) is None
     with pytest.raises(Unavailable, match="closed"):
         await asyncio.wait_for(asked, timeout=5)
 
@@ -446,4 +451,4 @@ async def test_look_that_was_asked_for_before_the_close_does_not_begin_after_it(
     await backend.close()
     await asyncio.wait_for(looking, timeout=5)
     await backend.check()
-    assert backend._file is None
+    assert file_of(backend) is None

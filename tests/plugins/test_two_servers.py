@@ -154,13 +154,13 @@ async def test_ldap_searches_go_to_the_first_server_that_has_a_connection(
 
     uris = ["ldap://FIRST", "ldap://SECOND"]
     async with opened(LdapBackend, tmp_path, *directories, uris=uris, **OPTIONS) as both:
-        pool = both.guard.backend._pool
-        await until(lambda: [each.place for each in pool._usable] == [0, 0])
+        pool = both.guard.backend._pool  # noqa: SLF001 - connections of which no lookup tells
+        await until(lambda: [each.place for each in pool._usable] == [0, 0])  # noqa: SLF001 - connections of which no lookup tells
         both.first.bar(ALL)
-        await until(lambda: [each.place for each in pool._usable] == [1, 1])
+        await until(lambda: [each.place for each in pool._usable] == [1, 1])  # noqa: SLF001 - connections of which no lookup tells
         both.first.bar(())
-        pool._usable[0].lose(Unavailable("the test closes it"))
-        await until(lambda: [each.place for each in pool._usable] == [1, 0])
+        pool._usable[0].lose(Unavailable("the test closes it"))  # noqa: SLF001 - connections of which no lookup tells
+        await until(lambda: [each.place for each in pool._usable] == [1, 0])  # noqa: SLF001 - connections of which no lookup tells
         found = await asyncio.gather(*(both.find("alice") for _ in range(20)))
         assert found == [ALICE] * 20
 

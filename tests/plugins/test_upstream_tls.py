@@ -291,7 +291,7 @@ async def test_change_while_the_files_are_read_is_noticed_by_the_next_check(
 ) -> None:
     ticker = Ticker()
     tls = Tls(options(ca_file=folder.ca(authority)), "crm", ticker)
-    make = tls_module._context
+    make = tls_module._context  # noqa: SLF001 - the contexts that are made
 
     def make_and_change(options: TlsOptions) -> ssl.SSLContext:
         context = make(options)

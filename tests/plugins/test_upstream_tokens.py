@@ -329,7 +329,7 @@ async def test_fetch_of_a_token_goes_on_though_its_request_was_cancelled(
         await case.issuer.asked()
         caller.cancel()
         await asyncio.wait([caller])
-        fetching = case.made._tokens._fetching
+        fetching = case.made._tokens._fetching  # noqa: SLF001 - a login that no lookup waits for
         case.issuer.gate.set()
         await asyncio.wait([fetching], timeout=5)
         gc.collect()
@@ -428,4 +428,4 @@ async def test_closing_cancels_the_fetch_of_a_token() -> None:
         await case.issuer.asked()
         caller.cancel()
         await case.made.close()
-        assert case.made._tokens._fetching.cancelled()
+        assert case.made._tokens._fetching.cancelled()  # noqa: SLF001 - a login that no lookup waits for

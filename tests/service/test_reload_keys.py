@@ -17,6 +17,7 @@ from support.processes.service import KEY
 from tornado_idv.admin.report import FAILED, INVALID
 from tornado_idv.config.settings import AuthSettings, KeySettings
 from tornado_idv.errors import SettingError, StartError
+from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.token import issue
 from tornado_idv.service.keys import Keys
 
@@ -24,6 +25,11 @@ from tornado_idv.service.keys import Keys
 def with_store(name: str, backend: str = B, key: str = KEY, key_id: str = "caller") -> str:
     text = config(backend, key=key).replace("id: caller", f"id: {key_id}")
     return text.replace("auth: {", f"auth: {{store: {name}, ")
+
+
+async def poll(keys: Keys, store: StoreFollower | None = None) -> None:
+    """Read the store now, which the service does four times a second."""
+    await keys._poll(store or keys.store)  # noqa: SLF001 - a test does not wait
 
 
 @pytest.fixture
@@ -56,7 +62,7 @@ async def test_other_store_is_followed_instead(tmp_path: Path, store: Path) -> N
         assert (await harness.ask("@alice", key=other)).status == 200
         late = issue("late")
         add(tmp_path / "other.db", record("late", late))
-        await harness.service.keys._poll(harness.service.keys.store)
+        await poll(harness.service.keys)
         assert (await harness.ask("@alice", key=late)).status == 200
         assert (await harness.reload(config(B))).code is None
         assert (await harness.ask("@alice", key=other)).status == 401
@@ -72,7 +78,7 @@ async def test_unknown_key_is_rejected_once_a_store_that_failed_is_removed(
         keys = harness.service.keys
         assert keys.store is not None
         store.write_bytes(b"no database" * 1000)
-        await keys._poll(keys.store)
+        await poll(keys)
         assert (await harness.ask("@alice", key=issue("other"))).status == 503
         assert (await harness.reload(config(B))).code is None
         assert (await harness.ask("@alice", key=issue("other"))).status == 401
@@ -118,17 +124,17 @@ async def test_change_of_the_store_between_preparing_and_committing_is_effective
         assert current is not None
         prepared = await service.prepare(service.settings)
         add(store, record("late", late))
-        await keys._poll(current)
+        await poll(keys, current)
         prepared.commit()
         assert (await harness.ask("@alice", key=late)).status == 200
         add(store, record("later", later), record("caller", issue("caller")))
         current.poll()
         with caplog.at_level(logging.ERROR):
-            await keys._poll(current)
+            await poll(keys, current)
         assert (await harness.ask("@alice", key=later)).status == 200
         assert (await harness.ask("@alice")).status == 200
         assert f"the key store {store} has a key caller, too" in caplog.text
-        assert {*keys._last_used()} == {"late", "later"}, "only the configured caller was used"
+        assert {*keys._last_used()} == {"late", "later"}, "only the configured caller was used"  # noqa: SLF001 - what the next write has
 
 
 async def test_change_of_the_store_brings_no_key_back_that_a_reload_has_removed(
@@ -138,7 +144,7 @@ async def test_change_of_the_store_brings_no_key_back_that_a_reload_has_removed(
     make_store(store, "shop")
     async with reloadable(tmp_path, with_store("keys.db")) as harness:
         keys, late, new = harness.service.keys, issue("late"), issue("caller")
-        current, merge, merged = keys.store, keys._merge, threading.Event()
+        current, merge, merged = keys.store, keys._merge, threading.Event()  # noqa: SLF001 - what the next write has
         assert current is not None
         harness.path.write_text(with_store("keys.db", key=new))
         prepared = await harness.service.prepare(harness.load())
@@ -156,7 +162,7 @@ async def test_change_of_the_store_brings_no_key_back_that_a_reload_has_removed(
 
         monkeypatch.setattr(keys, "_merge", merge_before)
         add(store, record("late", late))
-        await keys._poll(current)
+        await poll(keys, current)
         assert merged.is_set()
         assert (await harness.ask("@alice", key=KEY)).status == 401
         assert (await harness.ask("@alice", key=new)).status == 200

@@ -64,7 +64,7 @@ async def test_each_response_is_of_one_configuration_during_reloads(tmp_path: Pa
                 assert (await harness.reload(texts["BA"[i % 3]])).code is None
             seen = len(plans)
             await come_to_hold(lambda seen=seen: len(plans) > seen + 20)
-        await come_to_hold(lambda: not harness.service.directories._replaced)
+        await come_to_hold(lambda: not harness.service.directories._replaced)  # noqa: SLF001 - directories that are closed in the background
 
     async with reloadable(tmp_path, texts["A"]) as harness:
         stopped = asyncio.Event()

@@ -1,6 +1,7 @@
 """Failures inside, and what they are outside and in the log."""
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Iterator
 
@@ -11,12 +12,12 @@ from support.http.http_server import ignore
 from support.http.in_process import IDENTIFIERS, FakeClient, Harness, ask_for
 from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, LookupFailed, Unavailable
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.web import lookups
 from tornado_idv.web.errors import ApiError, ApiException, error_for
 from tornado_idv.web.handler import ApiHandler
 from tornado_idv.web.lookups import ApiContext, result_of_error
 
 MakeHarness = Callable[..., Harness]
+_LOG = logging.getLogger("tornado_idv.web.lookups")
 
 
 @pytest.fixture
@@ -24,11 +25,11 @@ def make_harness(
     make_harness: MakeHarness, caplog: pytest.LogCaptureFixture
 ) -> Iterator[MakeHarness]:
     """An unhandled exception that is logged is no failure of the test."""
-    lookups._log.propagate = False
-    lookups._log.addHandler(caplog.handler)
+    _LOG.propagate = False
+    _LOG.addHandler(caplog.handler)
     yield make_harness
-    lookups._log.removeHandler(caplog.handler)
-    lookups._log.propagate = True
+    _LOG.removeHandler(caplog.handler)
+    _LOG.propagate = True
 
 
 def test_only_some_errors_have_header_fields() -> None:
@@ -144,9 +145,9 @@ def ask_handler(make: MakeHarness, handler: type[ApiHandler]) -> FakeClient:
 
 def test_a_request_whose_task_is_cancelled_is_500(make_harness: MakeHarness) -> None:
     client = ask_handler(make_harness, Waiting)
-    (task,) = asyncio.all_tasks(client._loop)
+    (task,) = asyncio.all_tasks(client.loop)
     task.cancel()
-    client._loop.settle()
+    client.loop.settle()
     assert client.answers == [(500, ApiError.INTERNAL.body)]
 
 

@@ -10,8 +10,8 @@ from support.http.in_process import Harness, ask_for
 from tornado_idv.http import connection_table
 from tornado_idv.http.connection_table import HttpLimits
 
-MOST = connection_table._MAX_REJECTED
-AT_ONCE = connection_table._EXPIRE_BATCH
+MOST = connection_table._MAX_REJECTED  # noqa: SLF001 - the bound itself
+AT_ONCE = connection_table._EXPIRE_BATCH  # noqa: SLF001 - the bound itself
 
 
 MakeHarness = Callable[..., Harness]

@@ -457,7 +457,7 @@ async def test_invalid_file_is_sent_to_none(tmp_path: Path) -> None:
 
 async def test_hangup_is_the_cause_of_a_reload(tmp_path: Path) -> None:
     async with managed(tmp_path) as harness:
-        harness.manager._on_message({"op": "hangup"})
+        harness.manager._on_message({"op": "hangup"})  # noqa: SLF001 - a message of a worker
         await harness.reload()
         begun = [each for each in harness.sent if each["op"] == "reloading"]
         assert begun[0]["audited"] == {"trigger": "signal"}
@@ -468,7 +468,7 @@ async def test_stop_ends_a_reload_and_allows_no_other(tmp_path: Path) -> None:
     async with managed(tmp_path, worker) as harness:
         reload = asyncio.create_task(harness.reload())
         await worker.asked.wait()
-        harness.manager._on_message({"op": "stopping"})
+        harness.manager._on_message({"op": "stopping"})  # noqa: SLF001 - a message of a worker
         assert (await reload).problems == ("the service is stopping",)
         assert (await harness.reload()).problems == ("the service is stopping",)
         assert "use" not in harness.operations

@@ -59,7 +59,7 @@ class Compared:
 
     async def end(self) -> None:
         async with asyncio.timeout(5):
-            await asyncio.gather(*self.shadow._tasks)
+            await asyncio.gather(*self.shadow._tasks)  # noqa: SLF001 - tasks that nothing reports
 
 
 def new(answer: object = None, **options: Any) -> FakeBackend:
@@ -223,7 +223,7 @@ async def test_refreshes_of_cached_answers_are_compared_and_hits_if_wanted(
     compared = Compared(directory(old), new(ALICE, shadow={"hits": hits}))
     for _ in range(4):
         await compared.results()
-    await compared.directory._single_flight.refresh(QUERY)
+    await compared.directory._single_flight.refresh(QUERY)  # noqa: SLF001 - lookups that no caller waits for
     await compared.end()
     assert compared.counts == {"match": count}
     assert old.source.asked == count
@@ -310,7 +310,7 @@ async def test_what_did_not_match_is_compared_again(
     await compared.results()
     await until(lambda: bool(differing(tmp_path)))
     clock.now = time.time()
-    compared.shadow._chance = lambda: 1.0
+    compared.shadow._chance = lambda: 1.0  # noqa: SLF001 - chance and time of the test
     await compared.shadow.compare_again(state)
     assert compared.counts["differs"] == 1
     old.source.answer = DOWN

@@ -42,7 +42,7 @@ async def counts(harness: ReloadHarness, total: int, name: str = "new") -> dict[
     counted = harness.service.shared.counters.counts[f"shadow {name}"]
     await until(lambda: sum(counted.values()) >= total)
     for each in shadows_of(harness).shadows:
-        await asyncio.gather(*each._tasks)
+        await asyncio.gather(*each._tasks)  # noqa: SLF001 - tasks that nothing reports
     return {word: count for word, count in counted.items() if count}
 
 
@@ -109,7 +109,7 @@ async def test_canary_of_a_shadow_is_looked_up_without_traffic(tmp_path: Path) -
         shadow = await opened()
         part = shadows_of(harness)
         await until(lambda: part.shadows[0].guard is not None)
-        async with background(keep_checking(part._canaries)):
+        async with background(keep_checking(part._canaries)):  # noqa: SLF001 - the check of the canaries alone
             await shadow.begun.wait()
         await reported(harness, 'canary @new-bird is not found: its "not found" is not trusted')
 
@@ -216,7 +216,7 @@ async def test_removed_shadow_or_another_source_begins_again(
         await compared("@alice")
         assert (await harness.reload(config(OLD, kept.replace("100%", "99.9%")))).code is None
         await until(lambda: len(Gated.made) == 3 and newest("new").is_open)
-        await asyncio.gather(*shadows_of(harness)._closing)
+        await asyncio.gather(*shadows_of(harness)._closing)  # noqa: SLF001 - tasks that nothing reports
         assert file.read().matches == 1
         await begins_again(config(OLD))
         assert (await harness.reload(config(OLD, kept))).code is None

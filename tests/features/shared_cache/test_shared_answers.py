@@ -31,8 +31,8 @@ class Replicas:
 
     async def stored(self) -> None:
         """Wait until what runs in the background has ended."""
-        while self.tier._tasks:
-            await asyncio.wait(self.tier._tasks)
+        while self.tier._tasks:  # noqa: SLF001 - tasks that nothing reports
+            await asyncio.wait(self.tier._tasks)  # noqa: SLF001 - tasks that nothing reports
 
     async def find_in_first(self) -> None:
         await self.first.find(QUERY)
@@ -144,7 +144,7 @@ async def test_a_probe_that_is_cancelled_lets_the_next_lookup_probe(
         caller = asyncio.create_task(both.first.find(QUERY))
         await hanging.begun.wait()
         assert both.tier.breaker.state == "half_open"
-        for task in running(both.first._single_flight):
+        for task in running(both.first._single_flight):  # noqa: SLF001 - lookups that no caller waits for
             task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await caller

@@ -238,4 +238,4 @@ def test_name_that_is_added_again_takes_no_memory() -> None:
     texts, names = Texts(), [str(each) for each in range(50_000)]
     for each in names * 2:
         texts.add([each])
-    assert sum(map(len, texts._sets)) == sum(each in texts for each in names) == 50_000
+    assert sum(map(len, texts._sets)) == sum(each in texts for each in names) == 50_000  # noqa: SLF001 - each name is in one set

@@ -72,9 +72,9 @@ async def test_is_written_every_interval_and_after_removal(path: Path, wall: Tic
         times.clear()
         for _ in range(seconds):
             await clock.advance(1)
-            await process.snapshots._in_thread(int)  # what was begun before has ended
+            await process.snapshots._in_thread(int)  # noqa: SLF001 - what was begun before has ended
             await asyncio.sleep(0)
-            await process.snapshots._in_thread(int)
+            await process.snapshots._in_thread(int)  # noqa: SLF001 - tasks that nothing reports
         return [each - began for each in times]
 
     async with process.snapshots.running():

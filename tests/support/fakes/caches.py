@@ -40,13 +40,13 @@ def fetch(
 ) -> asyncio.Future[Answer]:
     """A caller past a cache: ``ask`` is called unless a lookup is running."""
     asked = flights(cache)
-    asked._look_up, asked._timeout = lambda query, _: ask(query), timeout
+    asked._look_up, asked._timeout = lambda query, _: ask(query), timeout  # noqa: SLF001 - the backends behind a flight
     return asked.add(query)
 
 
 async def refresh(cache: AnswerCache, query: Query, ask: Ask) -> None:
     asked = flights(cache)
-    asked._look_up = lambda query, _: ask(query)
+    asked._look_up = lambda query, _: ask(query)  # noqa: SLF001 - the backends behind a flight
     await asked.refresh(query)
 
 

@@ -67,11 +67,11 @@ class Source:
     def hold(self) -> asyncio.Event:
         """The event that who asks from now on waits for."""
         self.begun.clear()
-        self._gate = asyncio.Event()
-        return self._gate
+        self.gate = asyncio.Event()
+        return self.gate
 
     def release(self) -> None:
-        self._gate.set()
+        self.gate.set()
 
     async def ask(self, query: Query) -> Any:
         answer = self.answer
@@ -80,7 +80,7 @@ class Source:
         self.most_under_way = max(self.most_under_way, self.under_way)
         self.begun.set()
         try:
-            await self._pass(self._gate)
+            await self._pass(self.gate)
         finally:
             self.under_way -= 1
         if isinstance(answer, LookupFailed):
@@ -120,7 +120,7 @@ class CardsOnly(FakeBackend):
 
 def running(flights: SingleFlight) -> set[asyncio.Task[None]]:
     """The tasks of the lookups that are running."""
-    return {call.task for call in flights._calls.values()}
+    return {call.task for call in flights._calls.values()}  # noqa: SLF001 - lookups that no caller waits for
 
 
 def steady_cache(limits: CacheLimits | None = None, ticker: Ticker | None = None) -> AnswerCache:

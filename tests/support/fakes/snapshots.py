@@ -52,8 +52,8 @@ class Process:
 
     @property
     def file(self) -> SnapshotFiles:
-        assert self.snapshots._files is not None
-        return self.snapshots._files
+        assert self.snapshots._files is not None  # noqa: SLF001 - the write of a minute later
+        return self.snapshots._files  # noqa: SLF001 - the write of a minute later
 
     async def start(self) -> None:
         async with self.snapshots.opened():
@@ -65,4 +65,4 @@ class Process:
         self.file.release()
 
     async def write(self) -> bool:
-        return await self.snapshots._write()
+        return await self.snapshots._write()  # noqa: SLF001 - the write of a minute later

@@ -94,7 +94,7 @@ class Client:
 
     @property
     def connections(self) -> list[Connection]:
-        return list(self.server.connections._connections)
+        return list(self.server.connections._connections)  # noqa: SLF001 - the size of a table
 
     @property
     def is_draining(self) -> bool:

@@ -222,17 +222,17 @@ class FakeSocket(asyncio.Transport):
 
 class FakeClient:
     def __init__(self, harness: Harness, ip: str) -> None:
-        self._loop = harness.loop
+        self.loop = harness.loop
         self.connection = harness.server.connect()
         self.socket = FakeSocket(harness.loop, self.connection, ip)
-        self._loop.call_soon(self.connection.connection_made, self.socket)
-        self._loop.settle()
+        self.loop.call_soon(self.connection.connection_made, self.socket)
+        self.loop.settle()
 
     def send(self, *pieces: bytes) -> FakeClient:
         """Send pieces, each of which is processed before the next."""
         for piece in pieces:
             self.socket.arrive(piece)
-            self._loop.settle()
+            self.loop.settle()
         return self
 
     @property
@@ -243,7 +243,7 @@ class FakeClient:
     @property
     def buffered(self) -> int:
         """Bytes that were received ahead of the current request."""
-        return len(self.connection._parser.buffer)
+        return len(self.connection._parser.buffer)  # noqa: SLF001 - the size of a table
 
     @property
     def statuses(self) -> list[int]:

@@ -184,12 +184,12 @@ class Lookups(RuleBasedStateMachine):
     @invariant()
     def cache_sizes_are_bounded(self) -> None:
         limits = self.checker.limits
-        assert len(self.cache._found) <= limits.max_entries
-        assert len(self.cache._negative) <= limits.max_negative_entries
+        assert len(self.cache._found) <= limits.max_entries  # noqa: SLF001 - the size of a table
+        assert len(self.cache._negative) <= limits.max_negative_entries  # noqa: SLF001 - the size of a table
 
     @invariant()
     def ended_lookups_are_removed(self) -> None:
-        assert len(self.directory._single_flight._calls) <= len(self.record.under_way)
+        assert len(self.directory._single_flight._calls) <= len(self.record.under_way)  # noqa: SLF001 - lookups that no caller waits for
 
     def teardown(self) -> None:
         if not hasattr(self, "loop"):

@@ -202,9 +202,9 @@ class Simulation:
     def advance(self, seconds: float) -> None:
         self._end = self.now + seconds
         while self.now < self._end:
-            self.supervisor._step()
+            self.supervisor._step()  # noqa: SLF001 - the supervisor, step by step
         for _ in range(3):  # for what the last step caused, such as the end of a process
-            self.supervisor._step()
+            self.supervisor._step()  # noqa: SLF001 - the supervisor, step by step
 
     def pause(self, seconds: float) -> None:
         """Let time pass in which neither the supervisor nor a process runs, as in a suspend."""
@@ -219,9 +219,9 @@ class Simulation:
         return self.supervisor.run()
 
     def close(self) -> None:
-        for each in self.supervisor._children:
+        for each in self.supervisor._children:  # noqa: SLF001 - the supervisor, step by step
             each.end()
-        self.supervisor._signals.close()
+        self.supervisor._signals.close()  # noqa: SLF001 - the supervisor, step by step
 
     def of(self, name: str) -> list[FakeProcess]:
         """The processes that have had this name."""
