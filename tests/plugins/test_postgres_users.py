@@ -164,6 +164,7 @@ def test_session_that_is_closed_during_the_import_is_reported(
     table: PostgresTable, monkeypatch: pytest.MonkeyPatch, stored: list[User]
 ) -> None:
     table.write(*stored)
+    # The connection is lost between two statements.
     monkeypatch.setattr(Import, "_review", lambda *_: table.database.disconnect())
     with pytest.raises(Unavailable, match=r"^the connection was lost( \(SQLSTATE 08003\))?$"):
         table.load([ALICE])

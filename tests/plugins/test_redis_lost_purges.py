@@ -102,7 +102,7 @@ async def test_a_reconnection_during_which_nothing_was_purged_keeps_what_is_cach
             await compare()
             compared.set()
 
-        monkeypatch.setattr(first.cache, "_compare", compare_and_note)
+        monkeypatch.setattr(first.cache, "_compare", compare_and_note)  # nothing tells its end
         monkeypatch.setattr(RedisSharedCache, "interval", 60.0)
         server.run("CLIENT", "KILL", "TYPE", "pubsub")
         purge = Purge(queries=(BOB,))

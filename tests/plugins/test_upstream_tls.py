@@ -299,7 +299,7 @@ async def test_change_while_the_files_are_read_is_noticed_by_the_next_check(
         return context
 
     with monkeypatch.context() as patched:
-        patched.setattr(tls_module, "_context", make_and_change)
+        patched.setattr(tls_module, "_context", make_and_change)  # during the reading
         await tls.open()
     first = tls.context()
     ticker.now += 1

@@ -160,7 +160,7 @@ async def test_change_of_the_store_brings_no_key_back_that_a_reload_has_removed(
                 asyncio.run_coroutine_threadsafe(commit(), loop).result(10)
             return result
 
-        monkeypatch.setattr(keys, "_merge", merge_before)
+        monkeypatch.setattr(keys, "_merge", merge_before)  # a reload during the merge
         add(store, record("late", late))
         await poll(keys, current)
         assert merged.is_set()
