@@ -7,8 +7,7 @@ secret, the value is masked.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from itertools import takewhile
 from json import dumps
 from typing import Any
@@ -39,17 +38,18 @@ class Recorder(Sender):
         self, request: Request, wants_body: WantsBody, *, on_new: bool = False
     ) -> Response:
         """Send a request, and record it with its response. Always try to read the body."""
-        shown = _masked(self.shown(request))
-        self._steps.append(Step("request", f"{shown.method} {shown.url}"))
-        self._steps.append(Step("request headers", shown.headers))
+        shown = self.shown(request)
+        path, mark, query = shown.url.partition("?")
+        self._steps.append(Step("request", f"{shown.method} {path}{mark}{_mask_pairs(query)}"))
+        self._steps.append(Step("request headers", _mask(dict(shown.headers))))
         if shown.body is not None:
-            self._steps.append(Step("request body", shown.body.decode()))
+            self._steps.append(Step("request body", _mask_body(shown.body, _mask_pairs)))
         response = await super().send(
             request, lambda status: wants_body(status) or None, on_new=on_new
         )
         self._steps.append(Step("response", response.status))
         self._steps.append(Step("response headers", _mask(dict(response.headers))))
-        self._steps.append(Step("response body", _mask_json(response.body)))
+        self._steps.append(Step("response body", _mask_body(response.body)))
         return response
 
 
@@ -66,32 +66,21 @@ def bounded(steps: list[Step]) -> Iterator[Step]:
         yield replace(step, shown=shown)
 
 
-def _masked(request: Request) -> Request:
-    """Return a request in which values with secret-like names are masked."""
-    path, mark, query = request.url.partition("?")
-    body = request.body
-    if body is not None:
-        try:
-            body = dumps(_mask(strict_json.loads(body))).encode()
-        except ValueError:
-            body = _mask_pairs(body.decode()).encode()
-    url, headers = path + mark + _mask_pairs(query), _mask(dict(request.headers))
-    return replace(request, url=url, headers=headers, body=body)
-
-
 def _mask_pairs(pairs: str) -> str:
     """Return a query string or form with its secrets masked."""
     parts = [pair.partition("=") for pair in pairs.split("&")]
     return "&".join(name + equals + _mask(value, name) for name, equals, value in parts)
 
 
-def _mask_json(body: bytes) -> str:
-    """Return a JSON document with its secrets masked, or any other body unchanged."""
-    with suppress(ValueError):
+def _mask_body(body: bytes, mask_other: Callable[[str], str] = str) -> str:
+    """Return a JSON document with its secrets masked, or the result of ``mask_other``."""
+    text = body.decode("utf-8", "replace")
+    try:
         document = strict_json.loads(body)
-        if (masked := _mask(document)) != document:
-            return dumps(masked)
-    return body.decode("utf-8", "replace")
+    except ValueError:
+        return mask_other(text)
+    masked = _mask(document)
+    return text if masked == document else dumps(masked)
 
 
 def _mask(value: Any, name: str = "") -> Any:
