@@ -14,25 +14,33 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 from idv_upstream.request.url import Url
 from tornado_idv import strict_json
 
-_DOT_SEGMENT = re.compile(r"(?:/|%2F|%5C)\.\.?(?=[/;]|%2F|%5C|%3B|%3F|%23|%00|$)", re.IGNORECASE)
+has_dot_segment = re.compile(
+    r"(?:/|%2F|%5C)\.\.?(?=[/;]|%2F|%5C|%3B|%3F|%23|%00|$)", re.IGNORECASE
+).search
+"""Find a segment of a path that a server may treat as ``.`` or ``..``.
+
+Some servers decode a path before they split it, so encoded slashes separate segments, too. Other
+servers end a segment at a semicolon."""
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
 _ENCODED_QUOTE = re.compile("%(?:22|27|5C)", re.IGNORECASE)
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# Blanks at the ends are excluded, since recipients strip them (RFC 9110, section 5.5).
-_HEADER_VALUE = re.compile("(?:[!-~](?:[ -~]*[!-~])?)?")
-# Headers set by the HTTP client, or by a credential.
-_RESERVED_HEADER = re.compile(
+is_header_value = re.compile("(?:[!-~](?:[ -~]*[!-~])?)?").fullmatch
+"""Match a value of printable ASCII, without blanks at its ends. Recipients strip them (RFC 9110,
+section 5.5)."""
+is_reserved = re.compile(
     "accept-encoding|authorization|connection|content-length|expect|host|keep-alive|"
     "proxy-.*|te|trailer|transfer-encoding|upgrade",
     re.IGNORECASE,
-)
+).fullmatch
+"""Match the name of a header that the HTTP client or a credential sets."""
 _BRACES = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]")
 _SLOT = "\0"  # stands for a placeholder while quotes are parsed
 _QUOTED = re.compile(r""" "(?:[^"\\]|\\.)*" | '(?:[^']|'')*' """, re.DOTALL | re.VERBOSE)
@@ -48,6 +56,8 @@ _ESCAPES: Mapping[str, Encode] = {
     '"': lambda value: json.dumps(value, ensure_ascii=False)[1:-1],
     "'": lambda value: value.replace("'", "''"),
 }
+percent_encode = partial(quote, safe="")
+"""Percent-encode all characters of a text except unreserved ones (RFC 3986, section 2.3)."""
 Parts = list[str | Encode]
 """A compiled text: constants, and encoders in place of the placeholders."""
 Steps = tuple[str | int, ...]
@@ -154,35 +164,12 @@ class Placeholders:
 
 
 def _in_quotes(quotes: str, encode: Encode) -> Encode:
-    if not quotes:
-        return encode
-    escapes = [_ESCAPES[quote] for quote in quotes]
-
     def encoded(value: str) -> str:
-        for escape in escapes:
-            value = escape(value)
+        for each in quotes:
+            value = _ESCAPES[each](value)
         return encode(value)
 
-    return encoded
-
-
-def is_reserved(header: str) -> bool:
-    """Return whether the HTTP client or a credential sets this header."""
-    return _RESERVED_HEADER.fullmatch(header) is not None
-
-
-def is_header_value(text: str) -> bool:
-    """Return whether a header value is printable ASCII, without blanks at its ends."""
-    return _HEADER_VALUE.fullmatch(text) is not None
-
-
-def has_dot_segment(path: str) -> bool:
-    """Return whether a server may treat a segment of the path as ``.`` or ``..``.
-
-    Some servers decode a path before they split it, so encoded slashes separate segments, too.
-    Other servers end a segment at a semicolon.
-    """
-    return _DOT_SEGMENT.search(path) is not None
+    return encoded if quotes else encode
 
 
 def compile_url(url: str, query: Mapping[str, str], known: Placeholders) -> Parts:
@@ -228,11 +215,6 @@ def compile_json(node: Any, known: Placeholders) -> Parts:
         ]
         return ["{", *_joined(", ", members), "}"]
     return [json.dumps(node)]
-
-
-def percent_encode(text: str) -> str:
-    """Percent-encode all characters of a text except unreserved ones (RFC 3986, section 2.3)."""
-    return quote(text, safe="")
 
 
 def _parameters(members: Mapping[str, str], known: Placeholders) -> list[Parts]:
