@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import InitVar, dataclass
 from functools import partial
 from itertools import count
 from secrets import token_hex
@@ -38,6 +39,7 @@ _REJECTED = (401, 403, 422)
 """Status codes that reject a token. Flask-JWT-Extended sends 422 for an invalid signature."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Sender:
     """Sends the requests of one backend, with shared connections and a shared credential.
 
@@ -45,35 +47,26 @@ class Sender:
     So this class sets no timer.
     """
 
-    def __init__(
-        self,
-        *,
-        base_url: str,
-        auth: Credential,
-        tls: TlsOptions,
-        timeout: float,
-        name: str,
-        connections: int = 64,
-        echo_header: str | None = None,
-        timer: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random.random,
-        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> None:
-        self._base_url = base_url
+    base_url: str
+    auth: Credential
+    tls: InitVar[TlsOptions]
+    timeout: float
+    name: InitVar[str]
+    connections: InitVar[int] = 64
+    echo_header: str | None = None
+    timer: Callable[[], float] = time.monotonic
+    chance: Callable[[], float] = random.random
+    pause: Callable[[float], Awaitable[object]] = asyncio.sleep
+
+    def __post_init__(self, tls: TlsOptions, name: str, connections: int) -> None:
         self._retry_after: dict[str, float] = {}
         """For each origin, the time when its last ``Retry-After`` ends."""
-        self._auth = auth
-        self._client = Client(Tls(tls, name, timer), connections)
+        self._client = Client(Tls(tls, name, self.timer), connections)
         self._tokens = None
-        if isinstance(auth, IssuedToken):
-            self._tokens = Tokens(auth, self._client, timeout, timer)
-        self._echo_header = echo_header
+        if isinstance(self.auth, IssuedToken):
+            self._tokens = Tokens(self.auth, self._client, self.timeout, self.timer)
         self._ids = map(f"{token_hex(8)}-{{}}".format, count())
         self._credit = _MAX_CREDIT
-        self._timeout = timeout
-        self._timer = timer
-        self._chance = chance
-        self._pause = pause
 
     async def open(self) -> None:
         """Create the connection pool. Raises `StartError` for unusable TLS files."""
@@ -87,15 +80,15 @@ class Sender:
 
     def shown(self, request: Request) -> Request:
         """Return the complete request with the credential masked."""
-        url = (self._base_url if request.url.startswith("/") else "") + request.url
+        url = (self.base_url if request.url.startswith("/") else "") + request.url
         headers = {**HEADERS, **request.headers}
-        return self._auth.apply(replace(request, url=url, headers=headers), Masker.MASK)
+        return self.auth.apply(replace(request, url=url, headers=headers), Masker.MASK)
 
     def secrets(self) -> set[str]:
         """Return the secrets of the credential, as configured and as sent."""
-        secrets = {each.get_secret_value() for each in self._auth.secrets()}
+        secrets = {each.get_secret_value() for each in self.auth.secrets()}
         with suppress(Broken):
-            secrets.add(self._auth.secret())
+            secrets.add(self.auth.secret())
         if self._tokens is not None:
             secrets.add(self._tokens.latest)
         return secrets - {""}
@@ -109,7 +102,7 @@ class Sender:
         """
         origin = origin_of(request.url)  # empty for a path below base_url
         if not origin:
-            request = replace(request, url=self._base_url + request.url)
+            request = replace(request, url=self.base_url + request.url)
         wait = self._wait(origin)
         if wait > 0:
             raise Unavailable(
@@ -118,15 +111,15 @@ class Sender:
                 retry_after=wait,
             )
         self._credit = min(self._credit + 1, _MAX_CREDIT)
-        deadline = asyncio.get_running_loop().time() + self._timeout
+        deadline = asyncio.get_running_loop().time() + self.timeout
         send = partial(self._send_once, request, wants_body, origin, on_new=on_new)
         result = await self._attempt(send)
         is_repeated = request.repeatable and result.status in _REPEATED
         if is_repeated and self._credit >= _RETRY_PRICE and self._wait(origin) <= 0:
-            pause = _PAUSE + _JITTER * self._chance()  # the upstream may be restarting
+            pause = _PAUSE + _JITTER * self.chance()  # the upstream may be restarting
             if pause < deadline - asyncio.get_running_loop().time():
                 self._credit -= _RETRY_PRICE
-                await self._pause(pause)
+                await self.pause(pause)
                 result = await self._attempt(send)
         if isinstance(result, NoResponse):
             raise result
@@ -134,7 +127,7 @@ class Sender:
 
     def _wait(self, origin: str) -> float:
         """Return the seconds until an origin's ``Retry-After`` ends, or <= 0 if it has ended."""
-        return self._retry_after[origin] - self._timer() if origin in self._retry_after else 0.0
+        return self._retry_after[origin] - self.timer() if origin in self._retry_after else 0.0
 
     async def _attempt(
         self, send: Callable[[str], Awaitable[Response | NoResponse]]
@@ -142,7 +135,7 @@ class Sender:
         """Send a request. If its token is rejected, send it once more with a new token."""
         tokens = self._tokens
         if tokens is None:
-            return await send(self._auth.secret())
+            return await send(self.auth.secret())
         token = await tokens.get()
         result = await send(token)
         if result.status in _REJECTED and tokens.invalidate(token):
@@ -155,16 +148,16 @@ class Sender:
         self, request: Request, wants_body: WantsBody, origin: str, secret: str, *, on_new: bool
     ) -> Response | NoResponse:
         """Send a request once, and record a ``Retry-After`` in the response."""
-        name, sent = self._echo_header, ""
+        name, sent = self.echo_header, ""
         if name is not None:
             request = replace(request, headers={**request.headers, name: (sent := next(self._ids))})
-        request = self._auth.apply(request, secret)
+        request = self.auth.apply(request, secret)
         try:
             response = await self._client.send(request, wants_body, on_new=on_new)
         except NoResponse as error:
             return error
         if response.status in _WITH_RETRY_AFTER:
             seconds = min(retry_after(response.headers), MAX_RETRY_AFTER)
-            self._retry_after[origin] = self._timer() + seconds
+            self._retry_after[origin] = self.timer() + seconds
         is_echoed = name is not None and response.headers.getall(name, []) == [sent]
         return response._replace(is_certain=True) if is_echoed else response

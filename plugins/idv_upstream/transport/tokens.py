@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from base64 import urlsafe_b64decode
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,6 +35,7 @@ _REFUSED = (400, 401, 403)
 _TEMPORARY = (408, 429, *range(500, 1000))
 
 
+@dataclass(eq=False, repr=False)
 class Tokens:
     """Caches a token, and requests a new token before the old token expires.
 
@@ -44,17 +45,12 @@ class Tokens:
     ``max_pause``. ``timeout`` is the maximum time of one request to the issuer, in seconds.
     """
 
-    def __init__(
-        self,
-        auth: IssuedToken,
-        client: Client,
-        timeout: float,
-        timer: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._auth = auth
-        self._client = client
-        self._timeout = timeout
-        self._timer = timer
+    auth: IssuedToken
+    client: Client
+    timeout: float
+    timer: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self.latest = ""
         """The last issued token. It may have expired."""
         self._expires_at = -math.inf
@@ -67,18 +63,18 @@ class Tokens:
 
     async def get(self) -> str:
         """Return a valid token. Raises `Unavailable` or `Broken`."""
-        if self._timer() < self._expires_at:
+        if self.timer() < self._expires_at:
             return self.latest
         if self._fetching is None or self._fetching.done():
-            is_changed = self._refused is not None and self._auth.token_request() != self._refused
-            if self._timer() >= self._failed_until or is_changed:
+            is_changed = self._refused is not None and self.auth.token_request() != self._refused
+            if self.timer() >= self._failed_until or is_changed:
                 self._fetching = asyncio.create_task(self._fetch(), name="token of an upstream")
         if self._fetching is not None:
             await asyncio.shield(self._fetching)
         if self._failure is not None:
             failure = self._failure.copy()  # callers modify the exception
             # The wait is limited, because a new secret may end it.
-            wait = min(self._failed_until - self._timer(), MAX_RETRY_AFTER)
+            wait = min(self._failed_until - self.timer(), MAX_RETRY_AFTER)
             failure.retry_after = max(failure.retry_after, wait)
             raise failure
         return self.latest
@@ -89,14 +85,14 @@ class Tokens:
         If a new token was rejected in the last 5 s, return false: the next would be rejected, too.
         """
         if token == self.latest:
-            if self._timer() < self._rejected_until:
+            if self.timer() < self._rejected_until:
                 return False
             self._expires_at = -math.inf
         return True
 
     def reject(self) -> None:
         """Record that a new token was rejected."""
-        self._rejected_until = self._timer() + _PAUSE
+        self._rejected_until = self.timer() + _PAUSE
 
     async def close(self) -> None:
         """Cancel a pending request to the issuer."""
@@ -106,25 +102,25 @@ class Tokens:
 
     async def _fetch(self) -> None:
         # The lifetime of the token may begin as early as the request.
-        requested_at, pause, response = self._timer(), _PAUSE, None
-        request = self._auth.token_request()
+        requested_at, pause, response = self.timer(), _PAUSE, None
+        request = self.auth.token_request()
         if request != self._refused:
             self._refused, self._pause = None, _PAUSE
         try:
-            async with asyncio.timeout(self._timeout):
-                response = await self._client.send(
+            async with asyncio.timeout(self.timeout):
+                response = await self.client.send(
                     request, lambda status: status in _ISSUED, on_new=True
                 )
             pause = max(pause, min(retry_after(response.headers), MAX_RETRY_AFTER))
-            self.latest, lifetime = _read(self._auth, response)
+            self.latest, lifetime = _read(self.auth, response)
         except (LookupFailed, TimeoutError) as error:
             kind = Broken if isinstance(error, Broken) else Unavailable
             reason = error.reason if isinstance(error, LookupFailed) else "timed out"
             if response is not None and kind is Broken:
                 pause, self._refused = max(pause, self._pause), request
-                self._pause = min(self._pause * _PAUSE_FACTOR, self._auth.max_pause)
-            self._failure = kind(f"{self._auth.issuer}: {reason}")
-            self._failed_until = self._timer() + pause
+                self._pause = min(self._pause * _PAUSE_FACTOR, self.auth.max_pause)
+            self._failure = kind(f"{self.auth.issuer}: {reason}")
+            self._failed_until = self.timer() + pause
         else:
             self._failure = self._refused = None
             self._expires_at = requested_at + lifetime - min(_RENEW_BEFORE, lifetime / 2)
