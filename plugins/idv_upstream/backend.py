@@ -45,8 +45,10 @@ class UpstreamBackend(Backend[UpstreamOptions]):
 
     def __init__(self, options: UpstreamOptions) -> None:
         super().__init__(options)
-        site, requests = options.profile_site, options.requests.items()
-        self.templates = {kind: each.template(site) for kind, each in requests}
+        self.templates = {
+            kind: [each.template(options.profile_site) for each in first.requests]
+            for kind, first in options.requests.items()
+        }
         self.checks_echo = options.mapping.check_echo
         self.sender = Sender(
             base_url=options.base_url or "",
@@ -129,9 +131,8 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         self, query: Query, responses: list[Response], *, on_new: bool = False
     ) -> User | BackendResult | None:
         """Send the request and, with the option ``then``, a second request with the user's id."""
-        first = self.templates[type(query)]
-        second = first.then
-        if second is None:
+        first, *second = self.templates[type(query)]
+        if not second:
             responses.append(await self._send(first.render(query), on_new=on_new))
             return self.reader.read(query, responses[0])
         # A user who is removed and added again between the requests has a new id: repeat both.
@@ -140,7 +141,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             user_id = self.reader.read_id(query, responses[0])
             if user_id is None:
                 return self.reader.limited(None, responses[0])
-            responses.append(await self._send(second.render_value(user_id), on_new=is_new))
+            responses.append(await self._send(second[0].render_value(user_id), on_new=is_new))
             result = self.reader.read(query, *reversed(responses))
             if _user(result) is not None:
                 return result

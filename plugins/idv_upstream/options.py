@@ -103,15 +103,14 @@ class UpstreamOptions(BackendOptions):
     def _check_host(cls, request: FirstRequest | None, info: ValidationInfo) -> FirstRequest | None:
         # An invalid base_url, already reported, has no value here.
         has_host = info.data.get("base_url", True) is not None
-        for each in (request, request and request.then):
-            if each is not None and not each.is_absolute and not has_host:
-                raise ValueError("url must be absolute if base_url is not set")
+        if request and not has_host and any(each.url.startswith("/") for each in request.requests):
+            raise ValueError("url must be absolute if base_url is not set")
         return request
 
     @model_validator(mode="after")
     def _check_forward(self) -> Self:
-        requests = [each for first in self.requests.values() for each in (first, first.then)]
-        names = {name.lower() for each in requests if each is not None for name in each.headers}
+        requests = [each for first in self.requests.values() for each in first.requests]
+        names = {name.lower() for each in requests for name in each.headers}
         own = (self.echo_header or "").lower()
         if own in {*names, *self.forward} or is_reserved(own):
             raise ValueError("echo_header is reserved, or set by headers or forward; rename it")
@@ -159,7 +158,7 @@ class UpstreamOptions(BackendOptions):
         accepts_one = self.mapping.complete_when is not None or self.mapping.pick == "first"
         for kind, first in self.requests.items():
             name = "by_nickname" if kind is ByNickname else "by_card"
-            for size in {each.page_size for each in (first, first.then) if each is not None}:
+            for size in {each.page_size for each in first.requests}:
                 if size == 0:
                     yield f'{name} requests a page of no users, so every user is "not found"'
                 elif size == 1 and not accepts_one:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
-from pydantic import (
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from idv_upstream.request import encoding
@@ -53,11 +46,6 @@ class RequestOptions(Options):
     """The body as a form, instead of JSON."""
     repeatable: bool | None = None
     """Allow a retry after a failed attempt. The default is true for ``GET`` and ``HEAD``."""
-
-    @property
-    def is_absolute(self) -> bool:
-        """True if ``url`` is a complete URL, so that ``base_url`` is not needed."""
-        return not self.url.startswith("/")
 
     @property
     def page_size(self) -> int | None:
@@ -145,10 +133,10 @@ class FirstRequest(RequestOptions):
     then: SecondRequest | None = None
     """A second request, with the ``response.id`` from the first response."""
 
-    def template(self, profile_site: str) -> RequestTemplate:
-        """Compile this request and the second request."""
-        then = None if self.then is None else self.then.template(profile_site)
-        return dataclasses.replace(super().template(profile_site), then=then)
+    @property
+    def requests(self) -> Sequence[RequestOptions]:
+        """The first request, and the second request if there is one."""
+        return [self] if self.then is None else [self, self.then]
 
 
 class NicknameRequest(FirstRequest):

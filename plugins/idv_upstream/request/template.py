@@ -38,7 +38,6 @@ class RequestTemplate:
     headers: Mapping[str, Parts]
     body: Parts | None
     repeatable: bool
-    then: RequestTemplate | None = None
 
     def render(self, query: Query) -> Request:
         """Return the request for ``query``."""
