@@ -60,8 +60,8 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             echo_header=options.echo_header,
         )
         self.reader = ResponseReader(
-            options.mapping,
-            options.status,
+            options=options.mapping,
+            statuses=options.status,
             hints=options.cache_control == "follow",
             credential=options.has_credential,
             folds_nicknames=options.folds_nicknames,

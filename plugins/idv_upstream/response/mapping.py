@@ -74,10 +74,6 @@ class ResponseMapper:
             if field.expression is not None:
                 field.expression = _Recorded(field.name, field.expression, steps)
 
-    def is_not_known(self, document: Any) -> bool:
-        """Return true unless ``not_known_when`` is configured and is false. Raises `Broken`."""
-        return not self._is_false("not_known_when", document)
-
     def user(self, query: Query, document: Any) -> User | None:
         """Return the user, or ``None`` for "not found". Raises `LookupFailed` in other cases."""
         record = self._record_of(query, document, echo=self._options.check_echo)
@@ -102,14 +98,14 @@ class ResponseMapper:
     def _record_of(self, query: Query, document: Any, *, echo: bool) -> Any:
         """Return the user's record, or ``None`` for "not found". Raises `LookupFailed`."""
         for name, kind in (("unavailable_when", Unavailable), ("broken_when", Broken)):
-            if name in self._expressions and not self._is_false(name, document):
+            if name in self._expressions and not self.is_false(name, document):
                 raise kind(f"the response is an error ({name})")
-        if self._is_false("complete_when", document):
+        if self.is_false("complete_when", document):
             text = self._expressions["complete_when"].text
             raise Broken(
                 f"complete_when ({text}) is false: the response is one page of several, or an error"
             )
-        if not self._is_false("found_when", document):
+        if not self.is_false("found_when", document):
             return self._record(document, query, echo=echo)
         found_when, select = self._expressions["found_when"], self._expressions.get("select")
         # Two expressions on the same members cannot contradict each other.
@@ -127,7 +123,7 @@ class ResponseMapper:
                 raise Broken(f"found_when {text}")
         return None
 
-    def _is_false(self, name: str, document: Any) -> bool:
+    def is_false(self, name: str, document: Any) -> bool:
         """Return true if a condition is configured and is false for the document."""
         condition = self._expressions.get(name)
         return condition is not None and is_falsy(condition.evaluate(document))
