@@ -28,8 +28,6 @@ the received position, the WAL receiver has received nothing yet."""
 NO_LOOKUP = "SELECT $1::text, NULL, NULL, NULL LIMIT 0"
 """SQL of a lookup without rows. Extended by `with_state`, it returns only the standby's state."""
 _MAX_STANDBYS = 100
-_MOMENT = 1 / 32
-"""Fraction of ``max_lag`` for which a state is reused."""
 _PAGE_SIZE, _PAGE_HEADERS = 8192, (24, 40)
 _Start: TypeAlias = "tuple[float, Mapping[object, tuple[float, int]]]"
 
@@ -52,7 +50,8 @@ class Standbys:
     """Seconds for a new WAL receiver to catch up. Meanwhile, its received position is ignored."""
 
     def __init__(self, max_lag: float, timer: Callable[[], float] = time.monotonic) -> None:
-        self._max_lag, self._timer = max_lag, timer
+        self._max_lag, self._moment, self._timer = max_lag, max_lag / 32, timer
+        """``_moment`` is the time in seconds for which a state is reused."""
         self._replayed: Mapping[object, tuple[float, int]] = {}
         """For each standby, the time when it was first seen, and its last replayed position."""
         self._received: list[tuple[float, int]] = []
@@ -87,9 +86,15 @@ class Standbys:
         replayed, received = map(_to_bytes, state[-4:-2])
         # After a new connection, the receiver may follow another primary.
         standby = started, receiver
-        since = self._keep_replayed(standby, sent, replayed)
-        if receiver is not None and sent >= since + self.settle_time and received >= replayed:
-            self._keep_received(sent, received)
+        since, _ = self._replayed.get(standby, (sent, 0))
+        others = self._replayed if len(self._replayed) < _MAX_STANDBYS else {}
+        # This creates a new mapping, because running statements keep the mapping of their start.
+        self._replayed = {**others, standby: (since, replayed)}
+        last, highest = self._received[-1] if self._received else (-inf, 0)
+        is_settled = receiver is not None and sent >= since + self.settle_time
+        # The standby that has received most is the closest to the primary.
+        if is_settled and received >= max(replayed, highest) and sent >= last + self._moment:
+            self._received.append((sent, received))
         self._received = [each for each in self._received if each[0] >= sent - self._max_lag]
         # Without a received position, nothing is known of the primary, and no standby follows.
         needed = self._received[0][1] if self._received else inf
@@ -97,24 +102,10 @@ class Standbys:
         _, known = replayed_before.get(standby, (sent, -1))
         reason = None
         if known >= needed:
-            self._certain = standby, sent + self._max_lag * _MOMENT, known
+            self._certain = standby, sent + self._moment, known
         else:
             reason = "receives no WAL" if receiver is None else "may be behind by more than max_lag"
         return Result(rows, reason, known >= self._required, standby, known < needed <= replayed)
-
-    def _keep_replayed(self, standby: object, sent: float, position: int) -> float:
-        """Record a replayed position. Return the time when the standby was first seen."""
-        since, _ = self._replayed.get(standby, (sent, 0))
-        others = self._replayed if len(self._replayed) < _MAX_STANDBYS else {}
-        # This creates a new mapping, because running statements keep the mapping of their start.
-        self._replayed = {**others, standby: (since, position)}
-        return since
-
-    def _keep_received(self, sent: float, position: int) -> None:
-        last, highest = self._received[-1] if self._received else (-inf, 0)
-        # The standby that has received most is the closest to the primary.
-        if sent >= last + self._max_lag * _MOMENT and position >= highest:
-            self._received.append((sent, position))
 
 
 def _to_bytes(position: str | None) -> int:
