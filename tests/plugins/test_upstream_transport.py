@@ -19,7 +19,7 @@ from aiohttp import connector
 from idv_upstream.request.template import Request
 from idv_upstream.response.raw import MAX_BODY
 from idv_upstream.transport import client
-from idv_upstream.transport.bounded import MAX_RESPONSE
+from idv_upstream.transport.client import MAX_RESPONSE
 from idv_upstream.transport.credentials import BearerToken
 from support.fakes.clock_and_backends import LoopClock
 from support.http.http_server import until

@@ -7,10 +7,12 @@ quote headers of the request or parts of the response.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, ClassVar
 
 import aiohttp
@@ -18,14 +20,18 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from idv_upstream.request.template import Request
-from idv_upstream.response.raw import MAX_BODY, Response, decode_body
-from idv_upstream.transport.bounded import bound_responses
+from idv_upstream.response.raw import MAX_BODY, Response, decode_body, too_long
 from idv_upstream.transport.tls import Tls
 from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
+
+_log = logging.getLogger(__name__)
 
 WantsBody = Callable[[int], bool | None]
 """A function of a status code that returns whether to read the body. ``None`` means optional: a
 body that does not arrive within `_OPTIONAL_BODY_TIMEOUT` counts as empty."""
+
+MAX_RESPONSE = 2 * MAX_BODY
+"""Maximum size in bytes of a response: body, framing, head and interim responses (1xx)."""
 
 HEADERS: Mapping[str, str] = {
     "Accept": "application/json",
@@ -146,6 +152,44 @@ class _NoCookies(aiohttp.DummyCookieJar):
         """Ignore the headers."""
 
 
+def _bound_responses(connector: aiohttp.BaseConnector) -> None:
+    """Make connections fail with `Broken` after `MAX_RESPONSE` bytes of one response.
+
+    aiohttp has no such limit. Only this function uses private parts of aiohttp. If another version
+    of aiohttp changes these parts, lookups still work, but without this limit.
+    """
+    factory: Any = getattr(connector, "_factory", None)
+    protocol: Any = getattr(factory, "func", None)
+    if not hasattr(protocol, "set_response_params"):
+        _log.warning(
+            "aiohttp %s: the size of interim responses (1xx) of upstreams is not limited",
+            aiohttp.__version__,
+        )
+        return
+
+    class Bounded(protocol):  # type: ignore[misc]
+        _left = MAX_RESPONSE
+
+        def set_response_params(self, **params: Any) -> None:
+            """Reset the byte limit: aiohttp calls this method before each request."""
+            self._left = MAX_RESPONSE
+            super().set_response_params(**params)
+
+        def data_received(self, data: bytes) -> None:
+            left, self._left = self._left, self._left - len(data)
+            if left < 0:
+                return
+            super().data_received(data[:left])
+            if self._left < 0:
+                payload = getattr(self, "_payload", None)
+                self.close()
+                self.set_exception(too_long())
+                if payload is not None:
+                    payload.set_exception(too_long())
+
+    connector._factory = partial(Bounded, *factory.args, **factory.keywords)  # type: ignore[assignment]  # noqa: SLF001
+
+
 async def _without_retry(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
@@ -179,7 +223,7 @@ class Client:
 
     def _open_session(self, **options: Any) -> aiohttp.ClientSession:
         connector = _Connector(limit=self._limit, resolver=_Resolver(), **options)
-        bound_responses(connector)
+        _bound_responses(connector)
         return aiohttp.ClientSession(
             connector=connector,
             headers=HEADERS,
@@ -190,7 +234,6 @@ class Client:
         )
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._session.close()
         await self._unpooled.close()
 
