@@ -188,7 +188,6 @@ def compile_url(url: str, query: Mapping[str, str], known: Placeholders) -> Part
 
 
 def compile_form(members: Mapping[str, str], known: Placeholders) -> Parts:
-    """Compile a form body."""
     return _joined("&", _parameters(members, known))
 
 
@@ -244,16 +243,12 @@ def _in_json(text: str) -> str:
     return json.dumps(text)[1:-1]
 
 
-def _literal(safe: str) -> Encode:
-    """Return an encoder for the constant text of a URL. It encodes only invalid characters."""
-
-    def encode(text: str) -> str:
-        if _BAD_PERCENT.search(text):
-            raise ValueError("a lone % in a URL; write %25")
-        return _ENCODED_DOT.sub(".", quote(text, safe=safe))
-
-    return encode
+def _literal(safe: str, text: str) -> str:
+    """Return the constant text of a URL. Only invalid characters are encoded."""
+    if _BAD_PERCENT.search(text):
+        raise ValueError("a lone % in a URL; write %25")
+    return _ENCODED_DOT.sub(".", quote(text, safe=safe))
 
 
-_as_path = _literal("/:@!$&'()*+,;=-._~%")
-_as_query = _literal("/?:@!$'()*+,;=-._~%")
+_as_path = partial(_literal, "/:@!$&'()*+,;=-._~%")
+_as_query = partial(_literal, "/?:@!$'()*+,;=-._~%")

@@ -95,12 +95,6 @@ def _signatures(files: list[Path]) -> list[FileSignature | None]:
     return [FileSignature.find(file) for file in files]
 
 
-@cache
-def _shared_context(options: TlsOptions) -> ssl.SSLContext:
-    """Return a context that backends share, because reading the system's authorities is slow."""
-    return _context(options)
-
-
 def _context(options: TlsOptions) -> ssl.SSLContext:
     if options.ca_file is None:
         context = ssl.create_default_context()
@@ -117,3 +111,7 @@ def _context(options: TlsOptions) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+_shared_context = cache(_context)
+"""Backends without files share a context, because reading the system's authorities is slow."""
