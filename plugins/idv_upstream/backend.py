@@ -170,7 +170,6 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         return response
 
     async def close(self) -> None:
-        """Close all connections."""
         await self.sender.close()
 
 

@@ -40,7 +40,6 @@ class RequestTemplate:
     repeatable: bool
 
     def render(self, query: Query) -> Request:
-        """Return the request for ``query``."""
         return self.render_value(query.text.removeprefix("@"))
 
     def render_value(self, value: str) -> Request:

@@ -171,9 +171,7 @@ class ResponseMapper:
     def _is_disabled(self, record: Any, query: Query, *, echo: bool) -> bool:
         """Return whether `_record` ignores a record because of ``not_known_when``."""
         condition = self._expressions.get("not_known_when")
-        if condition is None or not condition.reads(record):
-            return False
-        if is_falsy(condition.evaluate(record)):
+        if condition is None or not condition.reads(record) or is_falsy(condition.evaluate(record)):
             return False
         return not echo or self._is_requested(record, query)
 

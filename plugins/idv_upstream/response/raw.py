@@ -46,7 +46,20 @@ def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
     if len(body) > MAX_BODY:
         raise too_long()
     coding = headers.get("Content-Encoding", "identity").strip().lower()
-    return body if coding == "identity" else _decompress(body, coding)
+    if coding == "identity":
+        return body
+    if coding not in {"gzip", "x-gzip", "deflate"}:
+        raise Broken("a compressed response of an unsupported kind")
+    stream = zlib.decompressobj(32 + zlib.MAX_WBITS)  # detects gzip or zlib by the header
+    try:
+        content = stream.decompress(body, MAX_BODY + 1)
+    except zlib.error:
+        raise Broken(_CORRUPT) from None
+    if len(content) > MAX_BODY:
+        raise too_long()
+    if not stream.eof or stream.unused_data:
+        raise Broken(_CORRUPT)
+    return content
 
 
 def decode_json(body: bytes) -> Any:
@@ -83,20 +96,4 @@ def _date(text: str) -> datetime | None:
 
 
 def too_long() -> Broken:
-    """Return the error for a response that is too long."""
     return Broken(f"a response of more than {MAX_BODY} bytes")
-
-
-def _decompress(body: bytes, coding: str) -> bytes:
-    if coding not in {"gzip", "x-gzip", "deflate"}:
-        raise Broken("a compressed response of an unsupported kind")
-    stream = zlib.decompressobj(32 + zlib.MAX_WBITS)  # detects gzip or zlib by the header
-    try:
-        content = stream.decompress(body, MAX_BODY + 1)
-    except zlib.error:
-        raise Broken(_CORRUPT) from None
-    if len(content) > MAX_BODY:
-        raise too_long()
-    if not stream.eof or stream.unused_data:
-        raise Broken(_CORRUPT)
-    return content

@@ -79,7 +79,6 @@ class _Credential(Options):
         return ""
 
     def secrets(self) -> Iterator[SecretStr]:
-        """Yield the configured secrets."""
         return (value for _, value in self if isinstance(value, SecretStr))
 
     def apply(self, request: Request, secret: str) -> Request:

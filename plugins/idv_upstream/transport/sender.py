@@ -73,7 +73,6 @@ class Sender:
         await self._client.open()
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._tokens is not None:
             await self._tokens.close()
         await self._client.close()
