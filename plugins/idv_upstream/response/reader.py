@@ -136,15 +136,11 @@ class ResponseReader:
             is_read = self._is_read(response)
             return read(query, self.document(response)) if is_read else None
         except LookupFailed as failure:
-            self._add_message(failure, query, response)
+            with suppress(LookupFailed):
+                if self._error is not None and response.body:
+                    message = self._error.evaluate(self.document(response))
+                    failure.reason += self._masked(message, query) if type(message) is str else ""
             raise
-
-    def _add_message(self, failure: LookupFailed, query: Query, response: Response) -> None:
-        """Add the upstream's error message to the reason of the failure."""
-        with suppress(LookupFailed):
-            if self._error is not None and response.body:
-                message = self._error.evaluate(self.document(response))
-                failure.reason += self._masked(message, query) if type(message) is str else ""
 
     def _masked(self, message: str, query: Query) -> str:
         """Mask the requested value and secrets in the message, and truncate it."""

@@ -77,7 +77,7 @@ class Tls:
         """
         if self._files and self._timer() >= self._check_at:
             self._check_at = self._timer() + _CHECK_INTERVAL
-            if _signatures(self._files) != self._loaded:
+            if [*map(FileSignature.find, self._files)] != self._loaded:
                 try:
                     self._loaded, self._context = self._load()
                 except StartError as error:
@@ -87,12 +87,9 @@ class Tls:
         return self._context
 
     def _load(self) -> tuple[Any, ssl.SSLContext]:
-        signatures = _signatures(self._files)  # first, so a change during the load is detected
+        # This comes first, so a change during the load is detected.
+        signatures = [*map(FileSignature.find, self._files)]
         return signatures, (_context if self._files else _shared_context)(self._options)
-
-
-def _signatures(files: list[Path]) -> list[FileSignature | None]:
-    return [FileSignature.find(file) for file in files]
 
 
 def _context(options: TlsOptions) -> ssl.SSLContext:
