@@ -14,7 +14,7 @@ from asyncpg.exceptions import TargetServerAttributeNotMatched
 from asyncpg.prepared_stmt import PreparedStatement
 from pydantic import SecretStr
 
-from idv_postgres.errors import most_informative, to_lookup_failed
+from idv_postgres.errors import is_full, to_lookup_failed
 from idv_postgres.options import Dsn
 from tornado_idv import Broken
 
@@ -123,4 +123,8 @@ class Connector:
             else:
                 connection.address = self.last = address
                 return connection
-        raise most_informative([*errors.values()])
+        # A server without a free connection is reported first, and one of another role last.
+        raise min(
+            errors.values(),
+            key=lambda each: (not is_full(each), isinstance(each, TargetServerAttributeNotMatched)),
+        )

@@ -7,7 +7,6 @@ reasons of lookups omit the message. Other reasons include the messages of `_SAF
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
 
 import asyncpg
 
@@ -52,16 +51,6 @@ _SAFE_TO_REPEAT = (*_UNAVAILABLE, "0A", "23", "28", "3D", "3F", "42", "54")
 """SQLSTATEs, or their first characters, of messages that quote no value of a table."""
 REPLACED = "idv: the table was replaced"
 """Text in the server's error if the name of the table no longer means the validated table."""
-_OF_CLIENT = {
-    (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError): (
-        "the table was changed during the query"
-    ),
-    (asyncpg.TargetServerAttributeNotMatched,): (
-        "each host is a standby, or has a role other than target_session_attrs requires"
-    ),
-    (asyncpg.InternalClientError, asyncpg.InterfaceError): "the connection was lost",
-}
-"""Reasons for asyncpg's own errors. A `ValueError` means a wrong query or dsn."""
 
 
 class ReplacedError(Unavailable):
@@ -88,35 +77,29 @@ def is_timeout(error: BaseException) -> bool:
     return isinstance(error, asyncpg.QueryCanceledError | TimeoutError)
 
 
-def most_informative(errors: Sequence[Exception]) -> Exception:
-    """Return "too many connections" if any host gave it, "wrong role" only if every host did."""
-
-    def rank(error: Exception) -> tuple[bool, bool]:
-        return not is_full(error), isinstance(error, asyncpg.TargetServerAttributeNotMatched)
-
-    return min(errors, key=rank)
-
-
 def to_lookup_failed(error: Exception, *, with_message: bool = False) -> LookupFailed:
     """Return the failure for an error. In lookups, omit the message, as it may quote a value."""
     if isinstance(error, LookupFailed):
         return error
-    if isinstance(error, OSError):
-        return Unavailable(_of_network(error))
-    for kinds, reason in _OF_CLIENT.items():
-        if isinstance(error, kinds) and not isinstance(error, ValueError):
-            return Unavailable(reason)
+    if isinstance(error, asyncpg.InvalidCachedStatementError | asyncpg.OutdatedSchemaCacheError):
+        return Unavailable("the table was changed during the query")
     if isinstance(error, asyncpg.PostgresError):
         return _of_server(error, with_message=with_message)
+    if is_disconnect(error):
+        return Unavailable(_of_connection(error))
     return Broken(f"the query or the dsn cannot be used: {type(error).__name__}")
 
 
-def _of_network(error: OSError) -> str:
+def _of_connection(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return "the TLS handshake failed; see sslmode and sslrootcert of the dsn"
     if isinstance(error, TimeoutError):
         return "the server did not respond in time"
-    return f"the server cannot be reached: {error.strerror or 'the connection was lost'}"
+    if isinstance(error, OSError):
+        return f"the server cannot be reached: {error.strerror or 'the connection was lost'}"
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return "each host is a standby, or has a role other than target_session_attrs requires"
+    return "the connection was lost"
 
 
 def _of_server(error: asyncpg.PostgresError, *, with_message: bool) -> LookupFailed:

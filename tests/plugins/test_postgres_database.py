@@ -194,6 +194,19 @@ async def test_error_that_no_other_host_can_repair_ends_the_attempt(driver: Driv
     assert driver.take() == [("a", "primary"), ("b", "primary"), ("c", "primary")]
 
 
+async def test_full_server_is_reported_first_and_one_of_another_role_last(driver: Driver) -> None:
+    standby = TargetServerAttributeNotMatched()
+    driver.errors = {"a": standby, "b": ConnectionRefusedError(), "c": TimeoutError()}
+    with pytest.raises(ConnectionRefusedError):
+        await connector().connect()
+    driver.errors["c"] = TooManyConnectionsError("x")
+    with pytest.raises(TooManyConnectionsError):
+        await connector().connect()
+    driver.errors = dict.fromkeys("abc", standby)
+    with pytest.raises(TargetServerAttributeNotMatched):
+        await connector().connect()
+
+
 @pytest.mark.parametrize(
     ("dsn", "reason"),
     [(DSN, "ValueError"), ("mysql://canary@h", "not a connection URI")],

@@ -72,10 +72,3 @@ def test_message_of_the_server_is_given_where_no_lookup_is_involved() -> None:
 def test_failure_of_ours_stays_as_it_is() -> None:
     failure = Broken("two rows")
     assert errors.to_lookup_failed(failure) is failure
-
-
-def test_full_server_is_reported_first_and_one_of_another_role_last() -> None:
-    assert errors.most_informative([STANDBY, REFUSED]) is REFUSED
-    assert errors.most_informative([REFUSED, FULL]) is FULL
-    assert errors.most_informative([STANDBY]) is STANDBY
-    assert errors.most_informative([REFUSED, TimeoutError()]) is REFUSED
