@@ -28,7 +28,10 @@ SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN ''
 
 
 class Database:
-    """The connections for lookups, and the choice of the server. Methods raise asyncpg's errors."""
+    """The statements and connections of lookups, and the choice of the server.
+
+    Methods raise asyncpg's errors.
+    """
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
@@ -95,7 +98,9 @@ class Database:
             self._connector.last, self._timeline = connection.address, timeline
             await self._identify(connection)
             try:
-                self.lookups = await self._inspect(connection)
+                async with connection.transaction(readonly=True):
+                    await self._require_all_rows(connection)
+                    self.lookups = await inspect(connection, self._options, self.lookups)
             except Broken:
                 self.pool.terminate()
                 raise
@@ -103,16 +108,14 @@ class Database:
             await connection.close(timeout=MIN_CONNECT_TIMEOUT)
         return self.lookups
 
-    async def _inspect(self, connection: Connection) -> Lookups:
-        async with connection.transaction(readonly=True):
-            if not self._options.prepared_statements:
-                await connection.execute("SET LOCAL row_security = off")
-            elif await connection.fetchval("SHOW row_security") != "off":
-                raise Broken(
-                    "a pooler ignores the startup parameter row_security; remove it from "
-                    "ignore_startup_parameters and write prepared_statements: false"
-                )
-            return await inspect(connection, self._options, self.lookups)
+    async def _require_all_rows(self, connection: Connection) -> None:
+        if not self._options.prepared_statements:
+            await connection.execute("SET LOCAL row_security = off")
+        elif await connection.fetchval("SHOW row_security") != "off":
+            raise Broken(
+                "a pooler ignores the startup parameter row_security; remove it from "
+                "ignore_startup_parameters and write prepared_statements: false"
+            )
 
     async def _connect_for_pool(self, settings: Mapping[str, str]) -> Connection:
         connection = await self._connector.connect(settings)

@@ -10,7 +10,6 @@ import asyncio
 import re
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -134,7 +133,6 @@ class KeyDatabase:
         return list(self._run(self._connection.fetch(_numbered(sql), *values, timeout=_TIMEOUT)))
 
     def executemany(self, sql: str, rows: Iterable[Sequence[object]]) -> object:
-        """Run a statement for each row of values."""
         return self._run(self._connection.executemany(_numbered(sql), rows, timeout=_BATCH_TIMEOUT))
 
     def changed_rows(
@@ -259,7 +257,6 @@ class KeyDatabase:
             raise KeyStoreError(f"{self.name}: {reason}") from None
 
 
-@lru_cache(maxsize=64)
 def _numbered(sql: str) -> str:
     """Return a statement with ``$1``, ``$2`` and so on in place of each ``?``."""
     numbers = count(1)

@@ -162,13 +162,9 @@ class PostgresOptions(BackendOptions):
     """The maximum percentage of users that ``tornado-idv users import`` may remove."""
 
     @model_validator(mode="after")
-    def _table_or_queries(self) -> Self:
+    def _fit_together(self) -> Self:
         if self.queries and {"table", "columns"} & self.model_fields_set:
             raise ValueError("write either table and columns, or by_nickname and by_card")
-        return self
-
-    @model_validator(mode="after")
-    def _notifications_arrive(self) -> Self:
         if not self.prepared_statements and self.notify is not None and self.notify.dsn is None:
             raise ValueError(
                 "notify: a pooler in transaction mode (prepared_statements: false) passes on no "
@@ -178,7 +174,6 @@ class PostgresOptions(BackendOptions):
 
     @property
     def quoted_table(self) -> str:
-        """The table, quoted as an SQL identifier."""
         return quoted_table(self.table)
 
     @property
