@@ -104,8 +104,7 @@ class ResponseOptions(Options):
 
     @model_validator(mode="after")
     def _check_required(self) -> Self:
-        needed = {"card_number": self.card_number, "nickname": self.nickname}
-        missing = [name for name, source in needed.items() if source is None]
+        missing = [name for name in ("card_number", "nickname") if getattr(self, name) is None]
         if self.check_echo and missing:
             raise ValidationError.from_exception_data(
                 "response",
