@@ -132,16 +132,17 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     ) -> User | BackendResult | None:
         """Send the request and, with the option ``then``, a second request with the user's id."""
         first, *second = self.templates[type(query)]
+        value = query.text.removeprefix("@")
         if not second:
-            responses.append(await self._send(first.render(query), on_new=on_new))
+            responses.append(await self._send(first.render(value), on_new=on_new))
             return self.reader.read(query, responses[0])
         # A user who is removed and added again between the requests has a new id: repeat both.
         for is_new in (on_new, True):
-            responses[:] = [await self._send(first.render(query), on_new=is_new)]
+            responses[:] = [await self._send(first.render(value), on_new=is_new)]
             user_id = self.reader.read_id(query, responses[0])
             if user_id is None:
                 return self.reader.limited(None, responses[0])
-            responses.append(await self._send(second[0].render_value(user_id), on_new=is_new))
+            responses.append(await self._send(second[0].render(user_id), on_new=is_new))
             result = self.reader.read(query, *reversed(responses))
             if _user(result) is not None:
                 return result

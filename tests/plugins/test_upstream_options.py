@@ -178,7 +178,7 @@ def test_first_profile_site_is_a_placeholder(tmp_path: Path) -> None:
         "    response: {plan: plan, card_number: card, nickname: login}\n"
     )
     (given,) = ConfigFile.read(path).load(installed_kinds(plugin_manager()), {}).backends
-    request = UpstreamBackend(given).templates[ByNickname][0].render(ByNickname("al"))
+    request = UpstreamBackend(given).templates[ByNickname][0].render("al")
     assert URL(request.url, encoded=True).query == {
         "page": "https://profiles.example/m/al",
         "site": "https://profiles.example",

@@ -34,7 +34,7 @@ unhurried = settings(deadline=None)
 
 def render(query: Query = ALICE, /, **options: Any) -> Request:
     kind: type[RequestOptions] = NicknameRequest if isinstance(query, ByNickname) else CardRequest
-    return kind.model_validate(options).template(SITE).render(query)
+    return kind.model_validate(options).template(SITE).render(query.text.removeprefix("@"))
 
 
 def is_sendable(value: str) -> bool:

@@ -93,7 +93,7 @@ class RequestOptions(Options):
     @model_validator(mode="after")
     def _check_names(self) -> Self:
         template = self.template("x")
-        if template.render_value("x") == template.render_value("y"):
+        if template.render("x") == template.render("y"):
             name = self.placeholders[0]
             raise ValueError(f"request is the same for all users; write the placeholder {{{name}}}")
         return self

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from idv_upstream.request.encoding import Parts, has_dot_segment, is_header_value, render
-from tornado_idv import Broken, Query, strict_json
+from tornado_idv import Broken, strict_json
 
 
 class Request(Struct, frozen=True):
@@ -39,10 +39,7 @@ class RequestTemplate:
     body: Parts | None
     repeatable: bool
 
-    def render(self, query: Query) -> Request:
-        return self.render_value(query.text.removeprefix("@"))
-
-    def render_value(self, value: str) -> Request:
+    def render(self, value: str) -> Request:
         """Return the request with its placeholders replaced by a value.
 
         Raises `Broken` if the value is invalid in its position. The error does not count against
