@@ -78,16 +78,14 @@ class PostgresUserStore(UserStore):
     @contextmanager
     def transaction(self, *, in_place: bool) -> Iterator[PostgresTransaction]:  # noqa: ARG002
         with _session(self._options) as session:
-            yield PostgresTransaction(self, self._options, session)
+            yield PostgresTransaction(self._options, session)
 
 
 class PostgresTransaction(UserTransaction):
     """A transaction that changes the table. It locks the table at its start."""
 
-    def __init__(
-        self, store: PostgresUserStore, options: PostgresOptions, session: _Session
-    ) -> None:
-        self._store, self._session, self._notify = store, session, options.notify
+    def __init__(self, options: PostgresOptions, session: _Session) -> None:
+        self._session, self._notify = session, options.notify
         self._table, names = options.quoted_table, options.columns
         own = (names.nickname, names.card_number, names.plan, names.profile_url or "profile_url")
         pairs = zip(_FIELDS, map(session.columns.get, own), strict=True)
@@ -145,7 +143,7 @@ class PostgresTransaction(UserTransaction):
                 await connection.execute("SELECT pg_notify($1::text, '*')", self._notify.channel)
             is_committing = True
             await self._session.transaction.commit()
-            self._store.ignore_signals()
+            UserStore.ignore_signals()
             await _close(connection)
 
         with _mapped_errors(self._session.table):
