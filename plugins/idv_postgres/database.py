@@ -3,28 +3,97 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import random
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from itertools import product
 
-from idv_postgres.connection import MIN_CONNECT_TIMEOUT, Connection, Connector
+import asyncpg
+from asyncpg.exceptions import TargetServerAttributeNotMatched
+from pydantic import SecretStr
+
+from idv_postgres.connection import Connection
+from idv_postgres.errors import is_full, to_lookup_failed
+from idv_postgres.executor import Executor
 from idv_postgres.lookups import Lookups, Result, inspect
-from idv_postgres.options import PostgresOptions
+from idv_postgres.options import Dsn, PostgresOptions
 from idv_postgres.pool import Pool
 from idv_postgres.relation import SERVER
-from idv_postgres.standby import NO_LOOKUP, Standbys, with_state
+from idv_postgres.standby import NO_LOOKUP
 from tornado_idv import Broken
 
-_SERVER_SHARE = 0.9
-"""The server stops a query after this fraction of ``timeout``. The connection remains usable."""
-_BATCH_SHARE = 1 / 3
-"""Fraction of ``timeout`` for a query for several values. If it fails, single queries follow."""
-_ROLLBACK_SHARE = 1 / 6
-"""Fraction of ``timeout`` for a rollback. After this time, the connection is closed."""
+_MIN_CONNECT_TIMEOUT = 1.0
+"""Maximum seconds to connect to one host, unless the option ``timeout`` is longer."""
 _TIMELINE = """
 SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN ''
   ELSE left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END
 """
+_OTHER_ROLE = TargetServerAttributeNotMatched()
+
+
+class Connector:
+    """Opens connections to the first suitable host of a URI.
+
+    The host that was connected last (``last``) is tried first. Then every host is tried with the
+    first of the ``roles``, then with the next. If ``avoid`` names hosts, the order of the hosts is
+    random, and the named hosts come last.
+    """
+
+    def __init__(
+        self,
+        dsn: SecretStr,
+        *,
+        timeout: float,
+        roles: Sequence[str] = (),
+        avoid: Collection[str] = (),
+    ) -> None:
+        self._dsn, self._avoid = dsn, avoid
+        self._timeout = max(timeout, _MIN_CONNECT_TIMEOUT)
+        self.roles = self._own_roles = roles
+        self.last = ""
+
+    async def connect(self, settings: Mapping[str, str] | None = None) -> Connection:
+        """Connect to the first host that responds in time and has the wanted role."""
+        try:
+            dsn = Dsn.parse(self._dsn.get_secret_value())  # a file with the URI may have changed
+        except ValueError as error:
+            raise Broken(f"the dsn cannot be used: {error}") from None
+        roles = self.roles = self._own_roles or dsn.roles
+        addresses = sorted(dsn.uris, key=lambda each: each != self.last)
+        if self._avoid:
+            addresses.sort(key=lambda each: (each in self._avoid, random.random()))  # noqa: S311
+        # The host in use comes first, even with the last role. `Database.move` leaves it later.
+        attempts = [(roles[-1], self.last)] if self.last in addresses else []
+        attempts += product(roles, addresses)
+        errors: dict[str, Exception] = {}
+        for role, address in dict.fromkeys(attempts):
+            if not isinstance(errors.get(address, _OTHER_ROLE), TargetServerAttributeNotMatched):
+                continue  # this host does not respond
+            try:
+                # Each host is tried separately: asyncpg has one timeout for a list of hosts.
+                connection: Connection = await asyncpg.connect(
+                    dsn.uris[address],
+                    target_session_attrs=role,
+                    timeout=self._timeout,
+                    server_settings=settings,
+                    connection_class=Connection,
+                    statement_cache_size=0,
+                )
+            except Exception as error:  # noqa: BLE001 - each is mapped, or raised
+                failure = to_lookup_failed(error)
+                if isinstance(failure, Broken):
+                    # Errors of the client may contain parts of the URI.
+                    is_safe = isinstance(error, asyncpg.PostgresError)
+                    raise (error if is_safe else failure) from None
+                errors[address] = error
+            else:
+                connection.address = self.last = address
+                return connection
+        # A server without a free connection is reported first, and one of another role last.
+        raise min(
+            errors.values(),
+            key=lambda each: (not is_full(each), isinstance(each, TargetServerAttributeNotMatched)),
+        )
 
 
 class Database:
@@ -35,23 +104,7 @@ class Database:
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
-        self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
-        self._settings: dict[str, str] = {}
-        """The settings of each session. Behind a pooler, `_transaction` sets them instead."""
-        if options.prepared_statements:
-            self._settings = {
-                "application_name": "tornado-idv",
-                "statement_timeout": str(self._limit),
-                "row_security": "off",
-                # In other isolation levels, a lookup that waits for a TRUNCATE keeps its older
-                # snapshot. A table that was filled again meanwhile is empty in it.
-                "default_transaction_isolation": "read committed",
-            }
-        self.lookups = Lookups({})
-        """The statements from the last inspection."""
-        self.standbys = Standbys(options.max_lag)
-        self._states: dict[str, tuple[str, str | None]] = {}
-        """For each address, its role, and why its "not found" is not trusted (or ``None``)."""
+        self.executor = Executor(options)
         self._new_connector = partial(Connector, options.dsn, timeout=options.timeout)
         self._connector = self._new_connector()
         self.pool = Pool(self._connector.connect, options.pool.max)
@@ -66,7 +119,7 @@ class Database:
         """Validate the table, and replace the pool by a new one."""
         self.pool.terminate()
         lookups = await self.inspect(in_order=True)
-        settings = self._settings
+        settings = self.executor.settings
         if settings and lookups.search_path:
             settings = {**settings, "search_path": lookups.search_path}
         pool = Pool(partial(self._connect_for_pool, settings), self._options.pool.max)
@@ -86,9 +139,9 @@ class Database:
         Afterwards, lookups use the validated host. If the table is `Broken`, the pool is closed.
         """
         last = self._connector.last
-        is_well = not any(problem for _, problem in self._states.values())
+        is_well = not any(problem for _, problem in self.executor.servers.values())
         connector = self._new_connector() if in_order and is_well else self._connector
-        with await connector.connect(self._settings) as connection:
+        with await connector.connect(self.executor.settings) as connection:
             timeline = ""
             if self._options.prepared_statements:
                 timeline = str(await connection.fetchval(_TIMELINE))
@@ -98,24 +151,24 @@ class Database:
             self._connector.last, self._timeline = connection.address, timeline
             await self._identify(connection)
             try:
-                async with connection.transaction(readonly=True):
-                    await self._require_all_rows(connection)
-                    self.lookups = await inspect(connection, self._options, self.lookups)
+                self.executor.lookups = await self._inspect(connection)
             except Broken:
                 self.pool.terminate()
                 raise
             self._leave_other_hosts(connection)
-            await connection.close(timeout=MIN_CONNECT_TIMEOUT)
-        return self.lookups
+            await connection.close(timeout=_MIN_CONNECT_TIMEOUT)
+        return self.executor.lookups
 
-    async def _require_all_rows(self, connection: Connection) -> None:
-        if not self._options.prepared_statements:
-            await connection.execute("SET LOCAL row_security = off")
-        elif await connection.fetchval("SHOW row_security") != "off":
-            raise Broken(
-                "a pooler ignores the startup parameter row_security; remove it from "
-                "ignore_startup_parameters and write prepared_statements: false"
-            )
+    async def _inspect(self, connection: Connection) -> Lookups:
+        async with connection.transaction(readonly=True):
+            if not self._options.prepared_statements:
+                await connection.execute("SET LOCAL row_security = off")
+            elif await connection.fetchval("SHOW row_security") != "off":
+                raise Broken(
+                    "a pooler ignores the startup parameter row_security; remove it from "
+                    "ignore_startup_parameters and write prepared_statements: false"
+                )
+            return await inspect(connection, self._options, self.executor.lookups)
 
     async def _connect_for_pool(self, settings: Mapping[str, str]) -> Connection:
         connection = await self._connector.connect(settings)
@@ -131,7 +184,7 @@ class Database:
         connection.server = connection.address
         # A load balancer may choose a server per connection, and a pooler per statement.
         if self._options.prepared_statements:
-            async with asyncio.timeout(MIN_CONNECT_TIMEOUT):
+            async with asyncio.timeout(_MIN_CONNECT_TIMEOUT):
                 connection.server += f" {await connection.fetchval(SERVER)}"
 
     def _leave_other_hosts(self, connection: Connection) -> None:
@@ -142,14 +195,14 @@ class Database:
     @property
     def servers(self) -> Sequence[tuple[str, str]]:
         """The address and the role of each server in use."""
-        known = self._states
+        known = self.executor.servers
         used = {each.address for each in self.pool.connections}
         return [(each, known[each][0]) for each in sorted(used & known.keys())]
 
     @property
     def problem(self) -> str | None:
         """The reason why "not found" from a standby in use is not trusted, or ``None``."""
-        problems = (self._states[address][1] for address, _ in self.servers)
+        problems = (self.executor.servers[address][1] for address, _ in self.servers)
         return next(filter(None, problems), None)
 
     @property
@@ -174,7 +227,7 @@ class Database:
             return
         avoid = {self._rejected, *(address for address, _ in self.servers)}
         connector = self._new_connector(roles=(role,), avoid=avoid)
-        with await connector.connect(self._settings) as connection:
+        with await connector.connect(self.executor.settings) as connection:
             # Do not move to a standby that is behind: lookups would immediately leave it again.
             if role != "primary" and not await self.follows(connection):
                 self._rejected = connection.address
@@ -188,16 +241,16 @@ class Database:
 
         Without ``connection``, check the server in use.
         """
-        run = self.fetch if connection is None else partial(self._run, connection)
+        run = self.fetch if connection is None else partial(self.executor.run, connection)
         for _ in range(8):
             if (await run(NO_LOOKUP, "")).reason is None:
                 return True
-            await asyncio.sleep(self.standbys.settle_time / 4)
+            await asyncio.sleep(self.executor.standbys.settle_time / 4)
         return False
 
     async def probe(self) -> None:
         """Test the server by a new connection, because the pool may have no free connection."""
-        (await self._connector.connect(self._settings)).terminate()
+        (await self._connector.connect(self.executor.settings)).terminate()
         # A firewall that has dropped one connection has often dropped all idle connections.
         if self._has_hung:
             self._has_hung = False
@@ -208,7 +261,7 @@ class Database:
         pool = self.pool  # `open` may replace it meanwhile
         connection = await pool.acquire()
         try:
-            return await self._run(connection, sql, value)
+            return await self.executor.run(connection, sql, value)
         except asyncio.CancelledError:
             # The server or the network hangs. Later lookups on this connection would wait, too.
             self._has_hung = True
@@ -216,70 +269,3 @@ class Database:
             raise
         finally:
             pool.release(connection)
-
-    async def _run(self, connection: Connection, sql: str, value: str | list[str]) -> Result:
-        """Run a lookup for one or several values. For several, it may raise `TimeoutError`.
-
-        If a query calls a function and finds no row, it is repeated twice in one transaction. After
-        a wait for a TRUNCATE, a STABLE function still reads the snapshot from before the wait. The
-        last query gets a new snapshot, and already has the lock. A foreign server keeps a snapshot
-        until its transaction ends, so the first query has a transaction of its own.
-        """
-        is_batch, may_repeat = isinstance(value, list), sql in self.lookups.repeated
-        if self._options.prepared_statements:
-            result = await self._execute(connection, sql, value)
-        else:
-            async with self._transaction(connection):
-                result = await self._execute(connection, sql, value)
-        # In a batch, only some rows may be missing.
-        if may_repeat and (is_batch or not result.rows):
-            async with self._transaction(connection):
-                await self._execute(connection, sql, value)
-                result = await self._execute(connection, sql, value)
-        return result
-
-    @asynccontextmanager
-    async def _transaction(self, connection: Connection) -> AsyncIterator[None]:
-        """Run a block as a transaction with its own settings.
-
-        A pooler may run each transaction in another session, so settings of a session are lost.
-        """
-        path = self.lookups.search_path
-        try:
-            await connection.execute(
-                "BEGIN ISOLATION LEVEL READ COMMITTED; "
-                f"SET LOCAL statement_timeout = {self._limit}; "
-                f"SET LOCAL row_security = off{path and f'; SET LOCAL search_path TO {path}'}"
-            )
-            yield
-            await connection.execute("COMMIT")
-        except Exception:
-            try:
-                # After a timeout, the rollback waits until the server has stopped the statement.
-                async with asyncio.timeout(self._options.timeout * _ROLLBACK_SHARE):
-                    await connection.execute("ROLLBACK")
-            except Exception:  # noqa: BLE001 - the connection may be lost
-                connection.terminate()
-            raise
-
-    async def _execute(self, connection: Connection, sql: str, value: str | list[str]) -> Result:
-        """Run a statement. If the server may be a standby that is behind, query its state, too."""
-        is_batch = isinstance(value, list)
-        limit = self._options.timeout * _BATCH_SHARE if is_batch else None
-        fetch = connection.fetch_prepared if self._options.prepared_statements else connection.fetch
-        is_certain = connection.standby is None or self.standbys.is_certain(connection.standby)
-        # Behind a pooler, another server may run the next statement, so no state is certain.
-        if self._options.prepared_statements and is_certain:
-            return Result(await fetch(sql, value, timeout=limit), origin=connection.server)
-        # The rows may be too old at first, and new enough in a second statement.
-        for _ in range(2):
-            start = self.standbys.start()
-            rows = await fetch(with_state(sql, is_batch=is_batch), value, timeout=limit)
-            result = self.standbys.finish(start, rows)
-            if not result.may_repeat:
-                break
-        connection.standby = result.standby
-        role = "primary" if result.standby is None else "standby"
-        reason = result.reason and f"{connection.address} is a standby that {result.reason}"
-        self._states[connection.address] = role, reason
-        return result._replace(reason=reason, origin=connection.server)

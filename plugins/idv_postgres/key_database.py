@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from idv_postgres.connection import Connector
+from idv_postgres.database import Connector
 from idv_postgres.errors import to_lookup_failed
 from idv_postgres.options import Dsn
 from tornado_idv import KeyStoreError, MissingKeyStoreError, UncertainChangeError

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import asyncpg
 
-from idv_postgres.connection import Connection, Connector
-from idv_postgres.database import Database
+from idv_postgres.connection import Connection
+from idv_postgres.database import Connector, Database
 from idv_postgres.errors import to_lookup_failed
 from idv_postgres.options import PostgresOptions
 from idv_postgres.relation import TREE
@@ -53,7 +53,7 @@ class Listener:
         self._name, self._folds = options.name, options.folds_nicknames
         self._channel = options.channel
         self._database, self._purge = database, purge
-        self._require = database.standbys.require
+        self._require = database.executor.standbys.require
         self._follows_lookups = options.primary_dsn is options.dsn
         # A standby cannot LISTEN.
         self._connector = Connector(options.primary_dsn, timeout=options.timeout, roles=["primary"])
@@ -108,7 +108,7 @@ class Listener:
 
     async def _read_files(self, connection: Connection) -> tuple[object, str]:
         """Return the storage files of the relations that lookups read, and the WAL position."""
-        relation = self._database.lookups.relation
+        relation = self._database.executor.lookups.relation
         files, position = await connection.fetchrow(_FILES, relation and relation.sql)
         return files, position
 

@@ -68,7 +68,7 @@ class Lookups:
     warnings: Sequence[str] = ()
     """Warnings of the inspection for the log."""
     repeated: Sequence[str] = ()
-    """The statements that `Database.fetch` may have to repeat, because they call functions."""
+    """The statements that `Executor.run` may have to repeat, because they call functions."""
     search_path: str = ""
     """The ``search_path`` of the first inspection. It is empty if lookups do not need it."""
     relation: Relation | None = None

@@ -14,8 +14,7 @@ from pydantic import SecretStr
 
 from idv_postgres import database as database_module
 from idv_postgres.backend import PostgresBackend
-from idv_postgres.connection import Connector
-from idv_postgres.database import Database
+from idv_postgres.database import Connector, Database
 from idv_postgres.lookups import Lookups
 from idv_postgres.pool import Pool
 from tornado_idv import Broken

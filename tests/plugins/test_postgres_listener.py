@@ -55,11 +55,11 @@ class Harness:
         self.files: object = [[1, 2]]
         self.purges: list[set[Query]] = []
         self.required: list[str | None] = []
-        self.database = SimpleNamespace(
+        executor = SimpleNamespace(
             lookups=SimpleNamespace(relation=Relation(1, "public.users", (), "now")),
             standbys=SimpleNamespace(require=self.required.append),
-            servers=(),
         )
+        self.database = SimpleNamespace(executor=executor, servers=())
         self.listener = Listener(options, self.database, self.purge)
         self.listener._connector = self  # noqa: SLF001 - a server that is scripted
 
