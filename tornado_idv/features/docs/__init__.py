@@ -6,7 +6,7 @@ FEATURE = Feature(
     "docs",
     commands={
         "openapi": (
-            "tornado_idv.features.docs.command:openapi",
+            "tornado_idv.features.docs.openapi:openapi",
             "Print the OpenAPI document of the API with this configuration.",
         )
     },

@@ -6,13 +6,22 @@ The operation `verify` is omitted, because only proxies use it.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+import click
+
+from tornado_idv.cli.common import config_option, examples, exit_on_error
+from tornado_idv.config.load import load_without_references
 from tornado_idv.config.settings import Settings
+from tornado_idv.errors import ConfigError
+from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.model import User
+from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.web.errors import REASONS, ApiError
 from tornado_idv.web.json_body import encode_user
 
@@ -68,6 +77,18 @@ _FIELDS: Mapping[str, tuple[str, Document]] = {
 }
 # Syntax of Rust's patterns without the same meaning in JavaScript.
 _NOT_ECMA = re.compile(r"\(\?(?!:)|\\[^dDwWsSb\W_]|\[\[|&&|--|~~")
+
+
+@click.command(epilog=examples("openapi > openapi.json"))
+@config_option
+def openapi(config_path: Path) -> None:
+    """Print the OpenAPI document of the API with this configuration."""
+    with exit_on_error(Exit.NO):
+        kinds = installed_kinds(plugin_manager())
+        settings, absent = load_without_references(config_path, kinds, os.environ)
+        if settings is None:
+            raise ConfigError(*absent)
+        click.echo(json.dumps(describe_api(settings), indent=2))
 
 
 def describe_api(settings: Settings) -> Document:
