@@ -18,7 +18,7 @@ from tornado_idv.admin.operations import OperationFailed
 from tornado_idv.features.snapshot import snapshot_file
 from tornado_idv.features.snapshot import snapshots as module
 from tornado_idv.features.snapshot.snapshot_file import SnapshotFiles
-from tornado_idv.features.snapshot.view import status
+from tornado_idv.features.snapshot.snapshots import status
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User

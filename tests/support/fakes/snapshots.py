@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from pluggy import PluginManager
+
 from support.fakes.clock_and_backends import FakeBackend, Ticker
 from support.fakes.directories import ALICE, directory
 from tornado_idv.config.settings import Settings
@@ -12,6 +14,8 @@ from tornado_idv.features.snapshot.snapshots import Snapshots
 from tornado_idv.interfaces.backend import BackendOptions, BreakerOptions
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.lookup.directory import Directory
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.service.part import Running
 
 TTL, STALE = 300, 3600
 _BREAKER = BreakerOptions(failures=10**6)
@@ -47,7 +51,8 @@ class Process:
         self.settings = settings_of(path, **cache)
         self.ticker = Ticker()
         self.directory: Directory = directory(*backends, ticker=self.ticker)
-        self.snapshots = Snapshots(self.settings, wall)
+        running = Running(self.settings, PluginManager("test"), Counters())
+        self.snapshots = Snapshots(running, wall)
         self.snapshots.follow(self.settings, self.directory)
 
     @property

@@ -5,6 +5,6 @@ from tornado_idv.interfaces.feature import Feature
 FEATURE = Feature(
     "snapshot",
     options={"cache": "tornado_idv.features.snapshot.options:SnapshotOptions"},
-    part="tornado_idv.features.snapshot.snapshots:make_part",
-    status="tornado_idv.features.snapshot.view:status",
+    part="tornado_idv.features.snapshot.snapshots:Snapshots",
+    status="tornado_idv.features.snapshot.snapshots:status",
 )

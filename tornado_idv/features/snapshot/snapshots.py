@@ -16,10 +16,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 
-from tornado_idv.admin.operations import OperationFailed
-from tornado_idv.admin.report import PartReport
+from tornado_idv.admin.health import part_record
+from tornado_idv.admin.operations import OperationFailed, Record
+from tornado_idv.admin.report import PartReport, Report
 from tornado_idv.config.settings import Settings
 from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import format_traceback
@@ -50,11 +50,6 @@ _STOP_TIMEOUT = 3.0
 """Maximum seconds for the write at a stop, and for the removal of the files after a purge."""
 
 
-def make_part(running: Running) -> Snapshots:
-    """Return the part for the snapshot of a service."""
-    return Snapshots(running.settings)
-
-
 class Snapshots(Part):
     """The part that keeps the snapshot in the file ``cache.snapshot``. ``clock`` returns Unix time.
 
@@ -64,12 +59,12 @@ class Snapshots(Part):
     name = "cache snapshot"
     _directory: Directory
 
-    def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, running: Running, clock: Callable[[], float] = time.time) -> None:
         self.error: str | None = None
         self.since = clock()
         self._clock = clock
         self._in_thread = DaemonThread("snapshot")
-        self._path: Path | None = None
+        self._options = SnapshotOptions()
         self._files: SnapshotFiles | None = None
         self._left: SnapshotFiles | None = None  # files that could not be removed
         self._changes = 0
@@ -79,7 +74,7 @@ class Snapshots(Part):
         reload, the new directory uses them to detect that a user in a file was deleted."""
         self._removal: asyncio.Task[bool] | None = None
         self._found: list[Snapshot] = []
-        self._use(settings)
+        self._use(running.settings)
 
     def report(self) -> PartReport | None:
         """Return the report about the file, or ``None`` if ``cache.snapshot`` is not set."""
@@ -235,15 +230,20 @@ class Snapshots(Part):
 
     def _use(self, settings: Settings) -> None:
         self._settings = settings
-        self._options = as_type(settings.cache, SnapshotOptions)
+        before, self._options = self._options, as_type(settings.cache, SnapshotOptions)
         path = self._options.snapshot
         # Computed now: files with secrets may change, but the answers belong to this content.
         self._scope = scope_of(settings)
-        if path != self._path:
+        if path != before.snapshot:
             if self._files is not None:  # no later purge would remove these files
                 self._files.release()
                 self._removal = asyncio.create_task(self._remove(self._files))
-            self._path, self._files = path, SnapshotFiles(path) if path else None
+            self._files = SnapshotFiles(path) if path else None
+
+
+def status(report: Report) -> Record:
+    """Return the state of the snapshot, with the problem of its file."""
+    return {"cache_snapshot": part_record(report.process.parts.get(Snapshots.name))}
 
 
 def _revisions(directory: Directory) -> dict[str, str | None]:
