@@ -74,6 +74,8 @@ class KeyRecord(Struct, frozen=True, gc=False):
 
 COLUMNS = tuple(each for each in KeyRecord.__struct_fields__ if each not in ("tokens", "last_used"))
 """The columns of the database table ``keys``."""
+TIMES = ("not_before", "expires", "revoked", "last_used")
+"""The times of a `KeyRecord` that may be ``None``."""
 
 
 def in_order(tokens: Iterable[Token]) -> tuple[Token, ...]:
@@ -97,25 +99,12 @@ def to_values(record: KeyRecord) -> tuple[Any, ...]:
 
 def to_record(row: Sequence[Any], tokens: tuple[Token, ...]) -> KeyRecord:
     """Return the key in a database row. Raises `ValueError` or `TypeError` for an invalid row."""
-    key_id, created, owner, scopes, not_before, expires, requests, misses, *more = row
-    note, disabled, revoked, last_used = more
-    times = [created, not_before, expires, revoked, last_used]
+    values = dict(zip((*COLUMNS, "last_used"), row, strict=True))
+    times = [values[name] for name in ("created", *TIMES)]
     times += [each for token in tokens for each in (token.created, token.expires)]
-    check_row(key_id, [token.digest for token in tokens], times)
+    check_row(values["id"], [token.digest for token in tokens], times)
     if not tokens:
         raise ValueError("no token")
-    return KeyRecord(
-        key_id,
-        created,
-        in_order(tokens),
-        owner,
-        parse_scopes(scopes),
-        not_before,
-        expires,
-        requests and parse_rate(requests),
-        misses and parse_rate(misses),
-        note,
-        bool(disabled),
-        revoked,
-        last_used,
-    )
+    values |= {name: parse_rate(values[name]) for name in ("requests", "misses") if values[name]}
+    values |= {"scopes": parse_scopes(values["scopes"]), "disabled": bool(values["disabled"])}
+    return KeyRecord(tokens=in_order(tokens), **values)

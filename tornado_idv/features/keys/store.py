@@ -75,10 +75,10 @@ class Target:
     as_json: bool
     now: float
     """The start of the command in Unix time. The command uses it as the current time."""
-    log_format: LogFormat = "auto"
-    configured: frozenset[str] = frozenset()
+    log_format: LogFormat
+    configured: frozenset[str]
     """The ids of the keys in config.yaml."""
-    configured_digests: frozenset[bytes] = frozenset()
+    configured_digests: frozenset[bytes]
     """The token digests of the keys in config.yaml, except for tokens in unreadable files."""
 
     def create(self) -> None:
@@ -149,7 +149,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         other_codes = {UncertainChangeError: Exit.UNDETERMINED}
         with exit_on_error(Exit.NO, as_json=as_json, other_codes=other_codes):
-            target = find_store(config_path, store_path, as_json=as_json)
+            target = _find_store(config_path, store_path, as_json=as_json)
             for name, parse in _parsers(target.now).items():
                 try:
                     if parameters.get(name) is not None:
@@ -168,20 +168,19 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
     return store_option(config_option(json_option(run)))
 
 
-def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> Target:
+def _find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> Target:
     """Return the key store named by ``--store`` or, without this option, by ``auth.store``.
 
     Raises `StartError` for a wrong configuration, and `RefusedError` if neither is set.
     """
-    if store_path is not None:
-        if is_like_url(str(store_path)):
-            raise RefusedError(
-                "--store: must be a file; a URL may contain a password, so set it as auth.store"
-            )
-        location = locate_store(store_path, installed_kinds(plugin_manager()))
-        return Target(location, as_json, time.time())
-    settings = load_parts(config_path, os.environ, _Parts, needed="auth.store")
-    store, keys = settings.auth.store, settings.auth.keys
+    settings = _Parts()
+    if store_path is None:
+        settings = load_parts(config_path, os.environ, _Parts, needed="auth.store")
+    elif is_like_url(str(store_path)):
+        raise RefusedError(
+            "--store: must be a file; a URL may contain a password, so set it as auth.store"
+        )
+    store, keys = store_path or settings.auth.store, settings.auth.keys
     if store is None:
         raise RefusedError(f"{config_path}: auth.store is not set; set it, or use --store PATH")
     return Target(
@@ -266,24 +265,25 @@ def format_moment(moment: float | None, *, exact: bool = False) -> str | None:
     return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%S{'.%f' if exact else ''}Z}"
 
 
-def as_record(key: KeyRecord, now: float) -> Record:
-    """Return the public data of a key as a JSON record."""
+def as_record(key: KeyRecord, now: float, *, exact: bool = False) -> Record:
+    """Return the public data of a key as a JSON record, with ``exact`` times in microseconds."""
+    moment = partial(format_moment, exact=exact)
     return {
         "id": key.id,
         "state": key.state(now),
         "owner": key.owner,
         "scopes": list(key.scopes),
-        "not_before": format_moment(key.not_before),
-        "expires": format_moment(key.expires),
+        "not_before": moment(key.not_before),
+        "expires": moment(key.expires),
         "requests": key.requests and format_rate(key.requests),
         "misses": key.misses and format_rate(key.misses),
         "note": key.note,
         "disabled": key.disabled,
-        "revoked": format_moment(key.revoked),
-        "created": format_moment(key.created),
-        "last_used": format_moment(key.last_used),
+        "revoked": moment(key.revoked),
+        "created": moment(key.created),
+        "last_used": moment(key.last_used),
         "tokens": [
-            {"created": format_moment(each.created), "expires": format_moment(each.expires)}
+            {"created": moment(each.created), "expires": moment(each.expires)}
             for each in key.tokens
         ],
     }

@@ -27,7 +27,7 @@ from tornado_idv.config.problems import dotted, is_safe_to_print
 from tornado_idv.config.types import KeyId, Moment, Sha256, check_order
 from tornado_idv.errors import ConfigError, Problem
 from tornado_idv.features.keys.editor import DuplicateKeyError
-from tornado_idv.features.keys.record import KeyRecord, Token, check_text, in_order
+from tornado_idv.features.keys.record import TIMES, KeyRecord, Token, check_text, in_order
 from tornado_idv.features.keys.store import (
     Target,
     as_record,
@@ -90,8 +90,7 @@ class ImportedKey(Options):
 
     def as_record(self, now: float, stored: KeyRecord | None = None) -> KeyRecord:
         """Return the key. ``created`` is by default ``stored.created`` or, without it, ``now``."""
-        times = ("not_before", "expires", "revoked", "last_used")
-        attributes = dict(self) | {name: _seconds(getattr(self, name)) for name in times}
+        attributes = dict(self) | {name: _seconds(getattr(self, name)) for name in TIMES}
         sha256, tokens = attributes.pop("sha256"), attributes.pop("tokens")
         created = _seconds(attributes.pop("created")) or (stored.created if stored else now)
         known = {each.digest: each.created for each in stored.tokens} if stored else {}
@@ -112,17 +111,9 @@ def _seconds(moment: datetime | None) -> float | None:
 
 def _line(key: KeyRecord) -> Record:
     """Return the exported data of a key except ``last_used``. Imports compare these records."""
-    times = ("created", "not_before", "expires", "revoked")
-    record = as_record(key, 0.0)
-    record |= {name: format_moment(getattr(key, name), exact=True) for name in times}
-    record["tokens"] = [
-        {
-            "sha256": each.digest.hex(),
-            "created": format_moment(each.created, exact=True),
-            "expires": format_moment(each.expires, exact=True),
-        }
-        for each in key.tokens
-    ]
+    record = as_record(key, 0.0, exact=True)
+    tokens = zip(key.tokens, record["tokens"], strict=True)
+    record["tokens"] = [{"sha256": each.digest.hex(), **times} for each, times in tokens]
     del record["state"], record["last_used"]
     return record
 
