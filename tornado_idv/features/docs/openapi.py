@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -93,13 +93,26 @@ def openapi(config_path: Path) -> None:
 
 def describe_api(settings: Settings) -> Document:
     """Return the OpenAPI document for these settings."""
-    server = settings.server
-    forms = _Forms(settings)
+    server, identifiers = settings.server, settings.make_identifiers()
+    sites = [site.prefix for site in identifiers.sites]
+    schemas = _user_schemas(settings, sites)
+    fewest, most = settings.identifiers.card_length
+    user = User("Free", ("4000123412341234" * 4)[: min(max(16, fewest), most)], "alice")
+    by_url, by_card, items = dict[str, Document](), dict[str, Document](), dict[str, Document]()
+    if identifiers.accepts(user):
+        found = json.loads(encode_user(user, identifiers))
+        schemas["User"]["examples"] = [found]
+        by_nickname = {"input": found["nickname"]}
+        by_url = {"nickname": by_nickname, "profile URL": {"input": f"{sites[0]}/m/alice"}}
+        by_card = {"card number": {"card_number": found["card_number"]}}
+        items = {"users": {"items": [by_nickname, *by_card.values()]}}
     root = f"{server.base_path}/api/v1"
     paths = {
-        f"{root}/identify/url": {"post": forms.identify("Url", "url", "input")},
-        f"{root}/identify/card": {"post": forms.identify("Card", "card", "card_number")},
-        f"{root}/identify/batch": {"post": _describe_batch(forms.items)},
+        f"{root}/identify/url": {
+            "post": _describe_lookup("Url", "profile URL or nickname", by_url)
+        },
+        f"{root}/identify/card": {"post": _describe_lookup("Card", "card number", by_card)},
+        f"{root}/identify/batch": {"post": _describe_batch(items)},
         f"{root}/key": {"get": _describe_key()},
     }
     if server.health_path is not None:
@@ -134,110 +147,69 @@ def describe_api(settings: Settings) -> Document:
                 name: {"description": text, "schema": schema}
                 for name, (text, schema) in _FIELDS.items()
             },
-            "schemas": forms.schemas(),
+            "schemas": {
+                **schemas,
+                **_batch_schemas(),
+                "Key": _key_schema(),
+                "Error": _object(
+                    {
+                        "status": {"const": "error"},
+                        "code": {"enum": [*dict.fromkeys(error.code for error in ApiError)]},
+                        "message": {"type": "string", "description": "For people; may change."},
+                    }
+                ),
+            },
             "responses": {str(status): _describe_errors(status) for status in sorted(_STATUSES)},
         },
     }
 
 
-class _Forms:
-    """JSON Schemas of identifiers and users for a configuration, with valid examples."""
-
-    def __init__(self, settings: Settings) -> None:
-        forms = settings.identifiers
-        self._sites = [site.prefix for site in settings.make_identifiers().sites]
-        self._is_folded = forms.nickname_case == "fold"
-        fewest, most = forms.card_length
-        self._card = {
-            "type": "string",
-            "pattern": f"^[0-9]{{{fewest},{most}}}$",
-            "description": f"{fewest} to {most} digits; leading zeros count.",
-        }
-        self._text = forms.nickname_pattern
-        # The pattern applies to the nickname in lower case.
-        self._has_pattern = not (self._is_folded or _NOT_ECMA.search(self._text))
-        digits = ("4000123412341234" * 4)[: min(max(16, fewest), most)]
-        user = User("Free", digits, "alice")
-        identifiers = settings.make_identifiers()
-        self._user = json.loads(encode_user(user, identifiers))
-        self._has_examples = identifiers.accepts(user)
-        items = [{"input": self._user["nickname"]}, {"card_number": digits}]
-        self.items = {"users": {"value": {"items": items}}} if self._has_examples else {}
-
-    def identify(self, schema: str, name: str, member: str) -> Document:
-        """Describe a lookup. Its request body has the member ``member``, such as ``input``."""
-        examples = {}
-        if self._has_examples and member == "input":
-            examples["nickname"] = {"value": {"input": self._user["nickname"]}}
-            examples["profile URL"] = {"value": {"input": f"{self._sites[0]}/m/alice"}}
-        elif self._has_examples:
-            examples["card number"] = {"value": {"card_number": self._user["card_number"]}}
-        by = "profile URL or nickname" if name == "url" else "card number"
-        return {
-            "operationId": f"identifyBy{schema}",
-            "summary": f"Find a user by {by}",
-            "description": f"The key needs the scope `identify:{name}`.",
-            **_lookup(f"By{schema}", examples),
-            "responses": _responses("The user.", _reference("User"), _STATUSES),
-        }
-
-    def schemas(self) -> Document:
-        """Return the schemas of request and response bodies by name."""
-        user = {
-            "status": {"const": "ok"},
-            "plan": {"type": "string", "minLength": 1, "maxLength": 256},
-            "card_number": self._card,
-            "nickname": self._nickname_with_at(),
-            "profile_url": {"type": "string", "format": "uri", "maxLength": 2048},
-        }
-        return {
-            "ByUrl": _object({"input": self._input()}),
-            "ByCard": _object({"card_number": self._card}),
-            "User": {
-                **_object(user),
-                **({"examples": [self._user]} if self._has_examples else {}),
-            },
-            **_batch_schemas(),
-            "Key": _key_schema(),
-            "Error": _object(
-                {
-                    "status": {"const": "error"},
-                    "code": {"enum": [*dict.fromkeys(error.code for error in ApiError)]},
-                    "message": {"type": "string", "description": "For people; may change."},
-                }
-            ),
-        }
-
-    def _input(self) -> Document:
-        urls: Document = {
-            "type": "string",
-            "description": "A URL of " + " or ".join(f"`{site}/m/`" for site in self._sites),
-        }
-        if self._has_pattern:
-            sites = "|".join(re.escape(site) for site in self._sites)
-            urls["pattern"] = f"^(?:{sites})/m/{self._nickname_before('/?$')}/?$"
-        return {"anyOf": [self._nickname_with_at(), urls]}
-
-    def _nickname_with_at(self) -> Document:
-        text = f"`@` and a nickname. The nickname matches `{self._text}`, and is not only dots."
-        if self._is_folded:
-            text += " Upper and lower case are the same."
-        schema: Document = {"type": "string", "description": text}
-        if self._has_pattern:
-            schema["pattern"] = f"^@{self._nickname_before('$')}$"
-        return schema
-
-    def _nickname_before(self, end: str) -> str:
-        return f"(?!\\.+{end})(?:{self._text})"
+def _user_schemas(settings: Settings, sites: Sequence[str]) -> Document:
+    """Return the schemas of requests for one user, and of a found user."""
+    forms = settings.identifiers
+    pattern, is_folded = forms.nickname_pattern, forms.nickname_case == "fold"
+    text = f"`@` and a nickname. The nickname matches `{pattern}`, and is not only dots."
+    if is_folded:
+        text += " Upper and lower case are the same."
+    nickname: Document = {"type": "string", "description": text}
+    urls: Document = {
+        "type": "string",
+        "description": "A URL of " + " or ".join(f"`{site}/m/`" for site in sites),
+    }
+    # The pattern applies to the nickname in lower case.
+    if not (is_folded or _NOT_ECMA.search(pattern)):
+        prefixes = "|".join(re.escape(site) for site in sites)
+        nickname["pattern"] = f"^@(?!\\.+$)(?:{pattern})$"
+        urls["pattern"] = f"^(?:{prefixes})/m/(?!\\.+/?$)(?:{pattern})/?$"
+    fewest, most = forms.card_length
+    card = {
+        "type": "string",
+        "pattern": f"^[0-9]{{{fewest},{most}}}$",
+        "description": f"{fewest} to {most} digits; leading zeros count.",
+    }
+    user = {
+        "status": {"const": "ok"},
+        "plan": {"type": "string", "minLength": 1, "maxLength": 256},
+        "card_number": card,
+        "nickname": nickname,
+        "profile_url": {"type": "string", "format": "uri", "maxLength": 2048},
+    }
+    return {
+        "ByUrl": _object({"input": {"anyOf": [nickname, urls]}}),
+        "ByCard": _object({"card_number": card}),
+        "User": _object(user),
+    }
 
 
 def _object(members: Document) -> Document:
     return {"type": "object", "required": list(members), "properties": members}
 
 
-def _lookup(schema: str, examples: Document) -> Document:
+def _lookup(schema: str, examples: Mapping[str, Document]) -> Document:
     """Return the tags and the request body of a lookup operation."""
-    content = {"schema": _reference(schema), **({"examples": examples} if examples else {})}
+    content: Document = {"schema": _reference(schema)}
+    if examples:
+        content["examples"] = {name: {"value": each} for name, each in examples.items()}
     return {
         "tags": ["Lookups"],
         "requestBody": {
@@ -248,7 +220,17 @@ def _lookup(schema: str, examples: Document) -> Document:
     }
 
 
-def _describe_batch(examples: Document) -> Document:
+def _describe_lookup(name: str, by: str, examples: Mapping[str, Document]) -> Document:
+    return {
+        "operationId": f"identifyBy{name}",
+        "summary": f"Find a user by {by}",
+        "description": f"The key needs the scope `identify:{name.lower()}`.",
+        **_lookup(f"By{name}", examples),
+        "responses": _responses("The user.", _reference("User"), _STATUSES),
+    }
+
+
+def _describe_batch(examples: Mapping[str, Document]) -> Document:
     return {
         "operationId": "identifyMany",
         "summary": "Find many users",
