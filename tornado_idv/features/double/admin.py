@@ -88,7 +88,7 @@ class RequestsHandler(DoubleHandler):
     """Lists the requests of the journal, oldest first, with the identifiers that they looked up."""
 
     async def get(self) -> None:
-        self.send({"requests": self.double.requests})
+        self.send({"requests": [*self.double.requests]})
 
 
 class UserHandler(DoubleHandler):

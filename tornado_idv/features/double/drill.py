@@ -7,14 +7,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 
-from tornado_idv.cli.common import examples, exit_on_error, json_option, print_json
+from tornado_idv.cli.common import Record, examples, exit_on_error, json_option, print_json
 from tornado_idv.client import User
 from tornado_idv.double import IdentityService
 from tornado_idv.errors import StartError
@@ -57,18 +57,6 @@ SCENARIOS = (
     # The service sends a stale answer after the timeout of a backend, by default 800 ms.
     Scenario("stale answer", fault={"delay": "800ms"}, right=(_FOUND,)),
 )
-
-
-@dataclass(frozen=True)
-class Run:
-    """The result of one run of the program: its conclusion, exit code and last line of output."""
-
-    scenario: str
-    conclusion: str
-    right: tuple[str, ...]
-    exit_code: int | None
-    last_line: str
-    passed: bool
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -129,9 +117,9 @@ def drill(
             runs.append(run)
             if not as_json:
                 _print_run(run)
-    failed = sum(not each.passed for each in runs)
+    failed = sum(not each["passed"] for each in runs)
     if as_json:
-        print_json({"ok": not failed, "runs": [asdict(each) for each in runs]})
+        print_json({"ok": not failed, "runs": runs})
     else:
         click.echo(f"{len(runs) - failed} of {len(runs)} scenarios passed")
     sys.exit(Exit.NO if failed else Exit.DONE)
@@ -139,7 +127,8 @@ def drill(
 
 def _runs(
     command: Sequence[str], patterns: dict[str, re.Pattern[str]], timeout: float
-) -> Iterator[Run]:
+) -> Iterator[Record]:
+    """Run the program in each scenario. Yield the result of each run."""
     with IdentityService.start() as service, TemporaryDirectory(prefix="tornado-idv-") as folder:
         users = Path(folder, "users.txt")
         arguments = [each.replace(_LIST, str(users)) for each in command]
@@ -156,14 +145,14 @@ def _runs(
             code, output = _run(arguments, service.url, key, timeout)
             conclusion = _conclusion(code, output, patterns)
             lines = output.strip().splitlines()
-            yield Run(
-                scenario.name,
-                conclusion,
-                scenario.right,
-                code,
-                "".join(filter(str.isprintable, lines[-1])) if lines else "",
-                conclusion in scenario.right,
-            )
+            yield {
+                "scenario": scenario.name,
+                "conclusion": conclusion,
+                "right": scenario.right,
+                "exit_code": code,
+                "last_line": "".join(filter(str.isprintable, lines[-1])) if lines else "",
+                "passed": conclusion in scenario.right,
+            }
 
 
 def _run(command: Sequence[str], url: str, key: str, timeout: float) -> tuple[int | None, str]:
@@ -193,9 +182,10 @@ def _conclusion(code: int | None, output: str, patterns: dict[str, re.Pattern[st
     return {0: _FOUND, 1: _GONE}.get(code, _UNSURE)
 
 
-def _print_run(run: Run) -> None:
-    result = click.style("passed", fg="green") if run.passed else click.style("FAILED", fg="red")
-    wanted = "" if run.passed else f", expected {' or '.join(run.right)}"
-    click.echo(f"{result}  {run.scenario:<22} {run.conclusion}{wanted}")
-    if not run.passed and run.last_line:
-        click.echo(f"        last line of output: {run.last_line}")
+def _print_run(run: Record) -> None:
+    passed = run["passed"]
+    result = click.style("passed", fg="green") if passed else click.style("FAILED", fg="red")
+    wanted = "" if passed else f", expected {' or '.join(run['right'])}"
+    click.echo(f"{result}  {run['scenario']:<22} {run['conclusion']}{wanted}")
+    if not passed and run["last_line"]:
+        click.echo(f"        last line of output: {run['last_line']}")

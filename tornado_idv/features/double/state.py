@@ -45,7 +45,8 @@ class Double(RequestLog, Part):
         self.faults: dict[Query | None, Fault] = {}
         self.injected = Counter[Fault]()
         self._reset_at = time.time()
-        self._journal = deque[tuple[float, AccessRecord, str | None]](maxlen=MAX_REQUESTS)
+        self.requests = deque[dict[str, object]](maxlen=MAX_REQUESTS)
+        """The records of the journal, oldest first."""
         self._random = random.Random(_SEED)  # noqa: S311 - repeatable on purpose
 
     def set_user(self, user: User, *queries: Query) -> None:
@@ -71,23 +72,6 @@ class Double(RequestLog, Part):
         self.injected[fault] += 1
         return fault
 
-    @property
-    def requests(self) -> list[dict[str, object]]:
-        """The records of the journal, oldest first."""
-        return [
-            {
-                "timestamp": format_time(at),
-                "method": record.method,
-                "route": record.route,
-                "query": query,
-                "status": record.status,
-                "code": record.code,
-                "key": record.key,
-                "request_id": record.request_id,
-            }
-            for at, record, query in self._journal
-        ]
-
     def subject_of(self, query: Query | None) -> str | None:
         """Return the identifier for the journal. `add` may hash or omit it for the access log."""
         return query.text if query else None
@@ -100,7 +84,17 @@ class Double(RequestLog, Part):
         text, record.subject = record.subject, None
         at = time.time()
         if at - record.ms / 1000 > self._reset_at - _CLOCK_TOLERANCE:
-            self._journal.append((at, record, text))
+            shown: dict[str, object] = {
+                "timestamp": format_time(at),
+                "method": record.method,
+                "route": record.route,
+                "query": text,
+                "status": record.status,
+                "code": record.code,
+                "key": record.key,
+                "request_id": record.request_id,
+            }
+            self.requests.append(shown)
         if self._access_log is not None:
             # The access log only uses the text of a query, so any kind of query will do.
             record.subject = self._access_log.subject_of(ByCard(text)) if text is not None else None
