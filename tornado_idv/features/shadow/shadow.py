@@ -82,7 +82,7 @@ class Shadow:
         self.part = f"{PREFIX}{options.name}"
         self._counters, self._counted = counters, counters.counts[self.part]
         self._next = -inf
-        self._source_lookups = 0
+        self._source_lookups = asyncio.Semaphore(_MAX_SOURCE_LOOKUPS)
         self._background: list[asyncio.Task[None]] = []
         self.source: Chain
         """The backends in use, with separate concurrency limits and breakers for comparisons. It is
@@ -239,13 +239,10 @@ class Shadow:
         return compare(one, other, self.identifiers.differences)
 
     async def _ask_source(self, query: Query, source: Chain) -> Outcome | None:
-        if self._source_lookups >= _MAX_SOURCE_LOOKUPS:
+        if self._source_lookups.locked():
             return None
-        self._source_lookups += 1
-        try:
+        async with self._source_lookups:
             return await _ask(source.find(query), source.guards, query)
-        finally:
-            self._source_lookups -= 1
 
 
 async def _ask(
