@@ -4,6 +4,8 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,7 +17,6 @@ from support.processes.process import Invoke
 from tornado_idv.client import ClientError, InvalidKey, MissingScope, Undetermined, Unexpected, User
 from tornado_idv.client import Result as FoundResult
 from tornado_idv.double import IdentityService
-from tornado_idv.features.reconcile.run import service_time
 from tornado_idv.features.reconcile.state import State, locked
 from tornado_idv.kit.files import replaced_file
 
@@ -50,12 +51,12 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     first = time.time()
 
     def to(days: float) -> None:
+        for module in ("command", "run"):
+            name = f"tornado_idv.features.reconcile.{module}.time"
+            monkeypatch.setattr(name, lambda: first + days * DAY)
         monkeypatch.setattr(
-            "tornado_idv.features.reconcile.command.time", lambda: first + days * DAY
-        )
-        monkeypatch.setattr(
-            "tornado_idv.features.reconcile.run.service_time",
-            lambda date: service_time(date) + days * DAY,
+            "tornado_idv.features.reconcile.run.parsedate_to_datetime",
+            lambda date: parsedate_to_datetime(date) + timedelta(days),
         )
 
     to(0)
@@ -352,7 +353,8 @@ def test_run_with_another_clock_than_the_service_is_refused(
     assert reconcile(HEADER + BOB).exit_code == 0
     state = (tmp_path / "gone.json").read_bytes()
     there = time.time() + seconds
-    monkeypatch.setattr("tornado_idv.features.reconcile.command.time", lambda: there)
+    for module in ("command", "run"):
+        monkeypatch.setattr(f"tornado_idv.features.reconcile.{module}.time", lambda: there)
     result = reconcile(HEADER + BOB + CAROL)
     assert result.exit_code == code
     assert ("clocks of this machine and of the service differ" in result.output) is (code == 3)
@@ -427,7 +429,7 @@ def test_undetermined_accounts_are_asked_again(
     reconcile: Reconcile, double: IdentityService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("tornado_idv.features.reconcile.command.sleep", pauses.append)
+    monkeypatch.setattr("tornado_idv.features.reconcile.run.sleep", pauses.append)
     double.fail("@bob", status=503, times=2)
     result = reconcile(HEADER + BOB + ALICE, "--retries", "5")
     assert (result.exit_code, counts(result)) == (0, {"accounts": 2, "found": 1, "gone": 1})
@@ -465,7 +467,7 @@ def test_users_are_looked_up_once_more_before_their_accounts_are_listed(
             double.reset()
             double.add(User("Free", "4001", "@alice"))
 
-    monkeypatch.setattr("tornado_idv.features.reconcile.command.sleep", pause)
+    monkeypatch.setattr("tornado_idv.features.reconcile.run.sleep", pause)
     accounts = HEADER + BOB + ALICE + CAROL
     options = ["--grace", "0s", "--confirm-after", "40s"]
     options += ["--must-exist", "@canary"] if "canary" in meanwhile else []
@@ -515,7 +517,7 @@ def test_results_that_end_a_run(
             yield FoundResult(each, None, error, degraded)
 
     pauses: list[float] = []
-    monkeypatch.setattr("tornado_idv.features.reconcile.command.sleep", pauses.append)
+    monkeypatch.setattr("tornado_idv.features.reconcile.run.sleep", pauses.append)
     monkeypatch.setattr("tornado_idv.client.Client.find_many", find_many)
     accounts = "".join(f"{number},@u{number},\n" for number in range(len(results)))
     result = reconcile(HEADER + accounts, "--max-undetermined", "100%", "--grace", "0s")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from pathlib import Path
-from time import sleep, time
+from time import time
 from typing import Any
 
 import click
@@ -195,15 +195,7 @@ def reconcile(
     ):
         before = State.load(state_file, column or "", time()) if state_file else State("", {}, ())
         reader = AccountReader(source, accounts, column, by, DELIMITERS[delimiter])
-        run = Run(
-            client,
-            before,
-            by_card=by == "card",
-            grace=grace,
-            min_runs=min_runs,
-            clock=time,
-            pause=sleep,
-        )
+        run = Run(client, before, by_card=by == "card", grace=grace, min_runs=min_runs)
         try:
             run.require_users(must_exist)
             run.ask(rows_with_progress(iter(reader), source, "Asking"), retries)

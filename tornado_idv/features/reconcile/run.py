@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from math import inf
+from time import sleep, time
 from typing import Any
 
 from tornado_idv.cli.common import RefusedError
@@ -37,35 +38,20 @@ _MAX_CLOCK_DIFFERENCE = 60.0
 """Maximum difference between the clocks of this machine and of the service, in seconds."""
 
 
-def service_time(date: str) -> float:
-    """Return the Unix time in a ``Date`` header field. Raises `ValueError`."""
-    return parsedate_to_datetime(date).timestamp()
-
-
 class Run:
     """Looks up the user of each account, and keeps the rows of accounts whose users are gone.
 
     ``before`` is the last state, from which users who are not gone are removed. ``grace`` is in
-    seconds, ``clock`` returns Unix time, and ``pause`` sleeps. `ask`, `check` and `require_users`
-    raise `RefusedError` or `UndeterminedError`.
+    seconds. `ask`, `check` and `require_users` raise `RefusedError` or `UndeterminedError`.
     """
 
     def __init__(
-        self,
-        client: Client,
-        before: State,
-        *,
-        by_card: bool,
-        grace: float,
-        min_runs: int,
-        clock: Callable[[], float],
-        pause: Callable[[float], object],
+        self, client: Client, before: State, *, by_card: bool, grace: float, min_runs: int
     ) -> None:
         self._find_many = client.find_many_cards if by_card else client.find_many
         self._client, self._before, self._by_card = client, before, by_card
         self._grace, self._min_runs = grace, min_runs if grace else 1
-        self._clock, self._now, self._pause = clock, clock(), pause
-        self._is_clock_checked = False
+        self._now, self._is_clock_checked = time(), False
         self._sampler = Sampler(before.sample)
         self._counts = Counter[str]()
         self._in_a_row, self._last_error = 0, ""
@@ -107,7 +93,7 @@ class Run:
             # The second lookup counts these accounts again.
             self._gone = [each for each in self._gone if not self._may_be_deleted(each.identifier)]
             self._counts["gone"] -= len(listed)
-            self._pause(after)
+            sleep(after)
             self._determine(listed, retries)
 
     def _determine(self, accounts: Iterable[Account], retries: int) -> None:
@@ -115,7 +101,7 @@ class Run:
         for number in range(retries):
             if not left or self._degraded:  # `check` refuses a degraded run anyway
                 break
-            self._pause(_FIRST_PAUSE * 4**number)
+            sleep(_FIRST_PAUSE * 4**number)
             left = self._ask(left)
         self._counts["undetermined"] += len(left)
         for each in left:
@@ -273,7 +259,8 @@ class Run:
         """Raise `UndeterminedError` if the clocks of this machine and of the service differ."""
         self._is_clock_checked = True
         with suppress(ValueError):
-            difference = abs(self._clock() - service_time(self._client.date))
+            moment = parsedate_to_datetime(self._client.date)
+            difference = abs(time() - moment.timestamp())
             if difference > _MAX_CLOCK_DIFFERENCE:
                 raise UndeterminedError(
                     f"the clocks of this machine and of the service differ by {difference:,.0f} s:"
@@ -294,4 +281,4 @@ class Run:
                 f"{self._in_a_row:,} accounts in a row could not be determined: {error}"
             )
         if self._in_a_row % _PAUSED_AFTER == 0:
-            self._pause(self._in_a_row / _PAUSED_AFTER)
+            sleep(self._in_a_row / _PAUSED_AFTER)
