@@ -183,7 +183,7 @@ def import_users(
     if form is None:
         raise click.UsageError("the format of FILE is not known; add --format csv, jsonl or yaml")
     with reporting(name, as_json=as_json):
-        stores = Stores.of_config(config_path)
+        stores = Stores(config_path)
         store = stores.store(name)
         options = stores.options(name)
         canaries = canaries_of(options)
@@ -226,7 +226,7 @@ def export(*, name: str, file: str, form: Format | None, config_path: Path) -> N
     """
     form = form or format_of(file) or "csv"
     with reporting(name):
-        stores = Stores.of_config(config_path)
+        stores = Stores(config_path)
         with stores.records(name) as stored:
             records = importable(stored, stores.identifiers)
             with nullcontext(sys.stdout) if file == "-" else replaced_file(Path(file)) as text:
@@ -240,7 +240,7 @@ def export(*, name: str, file: str, form: Format | None, config_path: Path) -> N
 def count_users(*, name: str, config_path: Path, as_json: bool) -> None:
     """Print the number of users of a backend."""
     with reporting(name, as_json=as_json):
-        number = Stores.of_config(config_path).store(name).count()
+        number = Stores(config_path).store(name).count()
     show({"backend": name, "users": number}, [str(number)], as_json=as_json)
 
 

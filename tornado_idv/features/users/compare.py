@@ -61,7 +61,7 @@ def compare(
     are unverified.
     """
     with reporting(as_json=as_json), ExitStack() as opened:
-        stores = Stores.of_config(config_path)
+        stores = Stores(config_path)
         if sample is None:
             sides = [
                 opened.enter_context(closing(_in_order(stores, name, side)))

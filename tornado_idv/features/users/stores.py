@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from tornado_idv.cli.backends import backend_named, load_settings
-from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import BackendOptions
-from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.interfaces.user_store import UserStore
 from tornado_idv.model import User
 from tornado_idv.registry import installed_kinds, load_class
 
 
-@dataclass(frozen=True, slots=True)
 class Stores:
-    """The configured backends, with access to their users."""
+    """The backends of a configuration file, with access to their users. Raises `StartError`."""
 
-    identifiers: Identifiers
-    kinds: Kinds
-    backends: Sequence[BackendOptions]
-
-    @classmethod
-    def of_config(cls, path: Path) -> Stores:
-        """Return the backends of a configuration file. Raises `StartError`."""
+    def __init__(self, path: Path) -> None:
         settings, manager = load_settings(path)
-        return cls(settings.make_identifiers(), installed_kinds(manager), settings.backends)
+        self.identifiers, self._backends = settings.make_identifiers(), settings.backends
+        self.kinds = installed_kinds(manager)
 
     def options(self, name: str) -> BackendOptions:
         """Return a backend's options. Raises `click.UsageError` for an unknown name."""
-        return backend_named(self.backends, name)
+        return backend_named(self._backends, name)
 
     def store(self, name: str) -> UserStore:
         """Return the user store of a backend. Raises `click.UsageError` if its kind has none."""
