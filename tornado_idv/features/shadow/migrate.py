@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -42,34 +43,75 @@ def migrate() -> None:
     """
 
 
-def _command(function: Callable[..., Any]) -> Callable[..., Any]:
+def _on_file(command: Callable[..., None]) -> Callable[..., Any]:
+    """Add BACKEND, --config and --json to a command about a shadow.
+
+    The command gets the JSON record about the shadow, and the contents of its file.
+    """
+
+    @wraps(command)
+    def run(config_path: Path, name: str | None, *, as_json: bool, **parameters: Any) -> None:
+        with reporting(as_json=as_json):
+            settings, _ = load_settings(config_path)
+            files = {
+                each.name: each.shadow.state
+                for each in settings.shadows
+                if each.shadow and each.shadow.state
+            }
+            if name is None and len(files) == 1:
+                (name,) = files
+            if name not in files:
+                names = ", ".join(files) or (
+                    "none; add shadow: {sample: 5%, state: shadow.db} to a backend"
+                )
+                raise click.UsageError(f"name a backend with shadow.state; there are: {names}")
+            contents = ShadowFile(files[name], name).read()
+        users = Counter(each.result for each in contents.differing)
+        fields = Counter(
+            field
+            for each in contents.differing
+            if each.result == "differs"
+            for field in each.fields
+        )
+        record = {
+            "backend": name,
+            "since": format_time(contents.since),
+            "written": format_time(contents.written),
+            "problem": contents.problem,
+            "days": contents.days,
+            "users": contents.matches + users.total() - sum(users[each] for each in FAILED),
+            **{each: users[each] for each in STORED},
+            "match": contents.matches,
+            "fields": dict(sorted(fields.items())),
+            "totals": contents.totals,
+        }
+        command(record, contents, as_json=as_json, **parameters)
+
     backend = click.argument(
         "name", metavar="[BACKEND]", required=False, shell_complete=complete_backend
     )
-    return backend(config_option(json_option(function)))
+    return backend(config_option(json_option(run)))
 
 
 @migrate.command(epilog=examples("migrate status"))
-@_command
-def status(*, name: str | None, config_path: Path, as_json: bool) -> None:
+@_on_file
+def status(record: Record, _: Contents, *, as_json: bool) -> None:
     """Show the number of compared users, and the number with differences.
 
     The section "users" counts each user once, even after lookups by nickname and by card number.
     The section "lookups" counts each lookup.
     """
-    record, _ = _read(config_path, name, as_json=as_json)
     show(record, _lines(record), as_json=as_json)
 
 
 @migrate.command("report", epilog=examples("migrate report", "migrate report new --reveal"))
-@_command
+@_on_file
 @click.option("--reveal", is_flag=True, help="Show nicknames and card numbers in full.")
-def list_users(*, name: str | None, reveal: bool, config_path: Path, as_json: bool) -> None:
+def list_users(record: Record, contents: Contents, *, reveal: bool, as_json: bool) -> None:
     """List the users with differences, or without a reliable comparison.
 
     Without --reveal, users are shown as keyed hashes.
     """
-    record, contents = _read(config_path, name, as_json=as_json)
     users, lines = list[Record](), list[str]()
     for each in contents.differing:
         compared = format_time(each.compared)
@@ -83,7 +125,7 @@ def list_users(*, name: str | None, reveal: bool, config_path: Path, as_json: bo
 
 
 @migrate.command(epilog=examples("migrate check", "migrate check new --accept plan"))
-@_command
+@_on_file
 @click.option(
     "--min-users",
     type=click.IntRange(min=1),
@@ -101,12 +143,7 @@ def list_users(*, name: str | None, reveal: bool, config_path: Path, as_json: bo
     help=f"Ignore differences in this field: {', '.join(FIELDS)}. May be repeated.",
 )
 def check(
-    *,
-    name: str | None,
-    min_users: int,
-    accepted: tuple[str, ...],
-    config_path: Path,
-    as_json: bool,
+    record: Record, contents: Contents, *, min_users: int, accepted: tuple[str, ...], as_json: bool
 ) -> None:
     """Report all blockers for a switch to the shadow.
 
@@ -116,7 +153,6 @@ def check(
 
     Exit codes: 0 no blocker; 1 blockers; 2 wrong use; 3 could not be determined.
     """
-    record, contents = _read(config_path, name, as_json=as_json)
     compared = counted(record["users"], "user")
     blockers = []
     if record["users"] < min_users:
@@ -140,42 +176,6 @@ def check(
         as_json=as_json,
     )
     sys.exit(Exit.NO if blockers else Exit.DONE)
-
-
-def _read(config_path: Path, name: str | None, *, as_json: bool) -> tuple[Record, Contents]:
-    """Return the JSON record about a shadow, and the contents of its file."""
-    with reporting(as_json=as_json):
-        settings, _ = load_settings(config_path)
-        files = {
-            each.name: each.shadow.state
-            for each in settings.shadows
-            if each.shadow and each.shadow.state
-        }
-        if name is None and len(files) == 1:
-            (name,) = files
-        if name not in files:
-            names = ", ".join(files) or (
-                "none; add shadow: {sample: 5%, state: shadow.db} to a backend"
-            )
-            raise click.UsageError(f"name a backend with shadow.state; there are: {names}")
-        contents = ShadowFile(files[name], name).read()
-    users = Counter(each.result for each in contents.differing)
-    fields = Counter(
-        field for each in contents.differing if each.result == "differs" for field in each.fields
-    )
-    record = {
-        "backend": name,
-        "since": format_time(contents.since),
-        "written": format_time(contents.written),
-        "problem": contents.problem,
-        "days": contents.days,
-        "users": contents.matches + users.total() - sum(users[each] for each in FAILED),
-        **{each: users[each] for each in STORED},
-        "match": contents.matches,
-        "fields": dict(sorted(fields.items())),
-        "totals": contents.totals,
-    }
-    return record, contents
 
 
 def _lines(record: Record) -> Iterator[str]:

@@ -39,7 +39,6 @@ def status(report: Report) -> Record:
 
 
 def metrics(report: Report) -> Iterator[core.Metric]:
-    """Yield the metrics of comparisons."""
     shadows, counts = _shadows(report).items(), report.counters.counts
     for metric, text, words, label in _COUNTS:
         values = {(name, word): counts[each.name][word] for name, each in shadows for word in words}
