@@ -104,7 +104,11 @@ class KeyEditor(KeyStore):
             before = self._find(key_id)
             if before.revoked is not None:
                 raise KeyStoreError(f"{key_id} was revoked; issue a key with another id")
-            after = _rotated(before, token, overlap, expires)
+            limit = min(token.created + overlap, inf if before.expires is None else before.expires)
+            kept = [each for each in before.tokens if each.end >= token.created - _EXPIRED_KEPT]
+            older = [replace(each, expires=min(limit, each.end)) for each in kept]
+            end = before.expires if expires is None else expires
+            after = replace(before, tokens=in_order([*older, token]), expires=end)
             if after.state(token.created) == "expired":
                 raise KeyStoreError(f"{key_id} has expired; renew it with --expires")
             if expires is not None and expires <= (after.not_before or 0.0):
@@ -179,14 +183,6 @@ class KeyEditor(KeyStore):
         while batch := list(islice(remaining, _BATCH)):
             rows += self._database.execute(f"{sql} IN ({', '.join('?' * len(batch))})", batch)
         return rows
-
-
-def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | None) -> KeyRecord:
-    limit = min(new.created + overlap, inf if record.expires is None else record.expires)
-    kept = [token for token in record.tokens if token.end >= new.created - _EXPIRED_KEPT]
-    tokens = [replace(token, expires=min(limit, token.end)) for token in kept]
-    expires = record.expires if expires is None else expires
-    return replace(record, tokens=in_order([*tokens, new]), expires=expires)
 
 
 @contextmanager

@@ -62,7 +62,6 @@ class KeyRecord(Struct, frozen=True, gc=False):
         return end if self.expires is None else min(end, self.expires)
 
     def state(self, now: float) -> State:
-        """Return the state of the key at ``now``."""
         if self.revoked is not None:
             return "revoked"
         if self.disabled:

@@ -53,8 +53,6 @@ Time = Annotated[Moment, checked_by(lambda moment: check_moment(moment.timestamp
 
 
 class ImportedToken(Options):
-    """A token in the list ``tokens`` of an `ImportedKey`."""
-
     sha256: Sha256 = Field(repr=False)
     created: Time | None = None
     expires: Time | None = None

@@ -110,7 +110,6 @@ class Sampler:
         self._last = 0
 
     def add(self, identifier: str) -> None:
-        """Add an account of the list."""
         self._missing.discard(identifier)
         rank = zlib.crc32(identifier.encode(errors="surrogatepass"))
         if len(self._chosen) < _SAMPLE or rank < self._last:
