@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from tornado_idv.cli.common import Record, examples, exit_on_error, json_option, print_json
+from tornado_idv.cli.common import Record, examples, exit_on_error, json_option, show
 from tornado_idv.client import User
 from tornado_idv.double import IdentityService
 from tornado_idv.errors import StartError
@@ -118,10 +118,8 @@ def drill(
             if not as_json:
                 _print_run(run)
     failed = sum(not each["passed"] for each in runs)
-    if as_json:
-        print_json({"ok": not failed, "runs": runs})
-    else:
-        click.echo(f"{len(runs) - failed} of {len(runs)} scenarios passed")
+    text = f"{len(runs) - failed} of {len(runs)} scenarios passed"
+    show({"ok": not failed, "runs": runs}, [text], as_json=as_json)
     sys.exit(Exit.NO if failed else Exit.DONE)
 
 
