@@ -26,11 +26,11 @@ SIZES = {
     "features/admin_commands": 196,
     "features/batch": 210,  # + 20: cached batches on the fast path
     "features/check": 554,
-    "features/docs": 486,
-    "features/double": 646,
-    "features/keys": 1_340,
+    "features/docs": 453,
+    "features/double": 628,
+    "features/keys": 1_313,
     "features/lookup": 203,
-    "features/reconcile": 837,
+    "features/reconcile": 815,
     "features/shadow": 1_075,  # + 3: comparisons that are dropped during a write count
     "features/shared_cache": 484,  # + 21: calls with a time limit, from the core
     "features/snapshot": 563,  # + 27: the names in the file are in sets of limited size
