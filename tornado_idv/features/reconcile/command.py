@@ -180,7 +180,9 @@ def reconcile(
         raise click.UsageError("--grace needs --state FILE, to keep the absent users between runs")
     if as_json and output is None:
         raise click.UsageError("--json needs --output FILE for the rows")
-    _require_different_files(accounts, key_file, state_file, output)
+    files = [os.path.realpath(each) for each in (accounts, key_file, state_file, output) if each]
+    if len(set(files)) < len(files):
+        raise click.UsageError("ACCOUNTS, --key-file, --state and --output must be different files")
     run: Run | None = None
 
     def record(error: IdvError) -> dict[str, object]:
@@ -213,12 +215,6 @@ def reconcile(
                     before.write(file)
             raise
     _report(run, output, as_json=as_json)
-
-
-def _require_different_files(*names: str | Path | None) -> None:
-    files = [os.path.realpath(each) for each in names if each]
-    if len(set(files)) < len(files):
-        raise click.UsageError("ACCOUNTS, --key-file, --state and --output must be different files")
 
 
 def _client(url: str, key_file: Path | None, deadline: float) -> Client:
