@@ -69,7 +69,7 @@ class Shadow:
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self.options, self.name = options, options.name
-        self._identity = identity_of(options)
+        self.identity = identity_of(options)
         self.settings = options.shadow or ShadowOptions(sample="100%")
         self.identifiers = identifiers
         self.guard: Guard | None = None
@@ -88,11 +88,6 @@ class Shadow:
         """The backends in use, with separate concurrency limits and breakers for comparisons. It is
         set before the first comparison."""
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def is_of(self, options: BackendOptions) -> bool:
-        """Return whether the shadow has these options, and their `identity_of` is unchanged."""
-        # Equal options may select another source after a change of a secret's file.
-        return options == self.options and identity_of(options) == self._identity
 
     def start(self) -> None:
         """Open the backend in the background. A second call has no effect."""
