@@ -1,5 +1,7 @@
 """The client: a user, ``None`` for one that does not exist, and an error for everything else."""
 
+import asyncio
+import os
 import ssl
 
 import pytest
@@ -154,12 +156,18 @@ async def test_traceparent_is_sent_with_each_attempt(kind: Kind) -> None:
     assert [header(each, "traceparent") for each in server.requests] == ["00-a-b-01", None, None]
 
 
-async def test_tls_and_base_path(kind: Kind) -> None:
+def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Return the contexts of a server and of its client."""
     authority = trustme.CA()
     server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(server_context)
     context = ssl.create_default_context()
     authority.configure_trust(context)
+    return server_context, context
+
+
+async def test_tls_and_base_path(kind: Kind) -> None:
+    server_context, context = tls_contexts()
     async with serving(found(), tls=server_context) as server:
         url = f"HTTPS://127.0.0.1:{server.port}/base/"
         async with calling(kind, url, ssl_context=context) as call:
@@ -171,6 +179,21 @@ async def test_tls_and_base_path(kind: Kind) -> None:
                 await call("find", "@alice")
     assert server.targets == ["/base/api/v1/identify/url", "/base/api/v1/identify/card"]
     assert header(server.requests[0], "Host") == f"127.0.0.1:{server.port}"
+
+
+async def test_head_of_an_error_is_enough_if_tls_fails_in_its_body(kind: Kind) -> None:
+    server_context, context = tls_contexts()
+    cut = error(429, "rate_limited", "Retry-After: 60")[:-1]
+    async with (
+        serving(cut, tls=server_context) as server,
+        calling(kind, server.address, ssl_context=context) as call,
+    ):
+        calls = asyncio.create_task(call("find", "@alice"))
+        await server.asked()
+        os.write(server.writers[0].get_extra_info("socket").fileno(), b"not a record of TLS")
+        with pytest.raises(RateLimited) as caught:
+            await calls
+    assert caught.value.retry_after == 60
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,19 @@ def test_log_of_changes_is_bounded(path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM changes").fetchone() == (10_000,)
 
 
+def test_change_whose_first_row_has_left_the_log_is_read(path: Path) -> None:
+    """A token has become that of another key. The log has lost the row of this key."""
+    make_store(path, "more")
+    tokens = Token(digest("a"), CREATED), Token(digest("b"), CREATED)
+    with open_store(path) as store:
+        store.add([replace(record("shop", "a"), tokens=tokens)])
+        before = store.api_keys(EMPTY)
+    move = f"UPDATE tokens SET id = 'more' WHERE digest = x'{tokens[0].digest.hex()}'"
+    execute(path, move, "DELETE FROM changes WHERE number < (SELECT max(number) FROM changes)")
+    with open_store(path) as store:
+        assert store.api_keys(before).keys == store.api_keys(EMPTY).keys
+
+
 def test_keys_with_several_tokens_are_added_where_a_statement_takes_999_values(path: Path) -> None:
     make_store(path)
     tokens = [Token(digest(f"{n}"), CREATED) for n in range(1000)]

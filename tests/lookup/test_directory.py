@@ -32,7 +32,7 @@ from support.http.http_server import until
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.model import Answer, ByCard, ByNickname, Query
+from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 
 class Observer:
@@ -399,9 +399,10 @@ async def test_refreshes_that_wait_can_be_stopped() -> None:
 # Observers
 
 
-async def test_observers_hear_of_every_lookup_also_from_the_cache() -> None:
+@pytest.mark.parametrize("user", [ALICE, None], ids=["found", "not found"])
+async def test_observers_hear_of_every_lookup_also_from_the_cache(user: User | None) -> None:
     observers = Observer(), Observer()
-    asked = directory(FakeBackend(ALICE), plugins=observers)
+    asked = directory(FakeBackend(user), plugins=observers)
     first, second = await asyncio.gather(asked.find(QUERY), asked.find(QUERY))
     assert (first.coalesced, second.coalesced) == (False, True)
     hit = await asked.find(QUERY)

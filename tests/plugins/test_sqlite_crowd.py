@@ -60,6 +60,15 @@ async def test_lookups_share_statements_unless_each_takes_long(path: Path) -> No
         assert is_shared == (table == "users")
 
 
+async def test_lookup_by_card_number_does_not_wait_for_a_crowd_of_nicknames(path: Path) -> None:
+    queries = [ByCard("00000000"), *BY_NICKNAME]
+    async with serving(path) as backend:
+        by_card, *others = [asyncio.create_task(backend.find(query)) for query in queries]
+        assert await by_card == CROWD[0]
+        assert not all(each.done() for each in others)
+        assert await asyncio.gather(*others) == CROWD
+
+
 async def test_a_bad_row_affects_no_other_lookup(path: Path) -> None:
     run(path, "INSERT INTO users VALUES ('bad', '9', CAST(x'ff' AS TEXT), NULL)")
     async with serving(path) as backend:

@@ -248,7 +248,7 @@ def test_token_that_a_stored_key_has_is_found_behind_the_first_configured_key() 
     ("key_id", "code", "message"),
     [
         ("caller", 1, "config.yaml:6:8: auth.keys[0].id: the key store {} has a key caller, too"),
-        (None, 3, "{}: there is no key store; restore it, or create the first one"),
+        (None, 3, "auth.store: {}: there is no key store; restore it, or create the first one"),
     ],
     ids=["conflict", "missing"],
 )

@@ -294,6 +294,8 @@ def test_users_whose_rows_are_rejected_are_kept_and_counted(
     assert "0 removed.\nKept 1 user whose row was rejected.\nRejected 2 rows; see" in done.stderr
     said = "Removed no user: 1 rejected row may be about any of 1 user missing from the list;"
     assert said in done.stderr
+    done = users("import", source(HEADER + rows), "--to", "people", "--merge")
+    assert (done.exit_code, "Removed no user" in done.stderr) == (0, False), "it never removes one"
 
 
 def test_card_number_that_cannot_pass_through_an_unused_one_is_refused(

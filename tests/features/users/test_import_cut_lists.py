@@ -113,10 +113,15 @@ def test_list_that_is_whole_is_imported(rows: str) -> None:
     ],
 )
 def test_cut_list_is_named(users: Users, source: Source, rows: str, message: str) -> None:
-    done = users("import", source(HEADER + rows), "--to", "people", "--merge")
+    """The report of the import before is deleted, because this one has rejected no row."""
+    file = source(HEADER + rows)
+    report = Path(f"{file}.rejected")
+    report.touch()
+    done = users("import", file, "--to", "people", "--merge")
     assert (done.exit_code, message in done.stderr) == (1, True), done.stderr
     assert "nothing was changed" in done.stderr
     assert "ben" not in done.stderr
+    assert not report.exists()
 
 
 def test_list_cut_within_its_last_line_break_is_refused() -> None:
