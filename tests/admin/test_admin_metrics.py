@@ -28,7 +28,8 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 @pytest.mark.parametrize("fast_path", ["true", "false"])
 def test_responses_are_counted_by_operation_and_code(tmp_path: Path, fast_path: str) -> None:
     """Also those of the fast path, and those that no handler sees."""
-    config = WITH_ADMIN.replace("port: 0,", f"port: 0, fast_path: {fast_path},", 1)
+    server = f"port: 0, health_path: /up, fast_path: {fast_path},"
+    config = WITH_ADMIN.replace("port: 0,", server, 1)
     with serving(config, tmp_path) as service:
         client = Client(service.port)
         for _ in range(5):
@@ -39,6 +40,8 @@ def test_responses_are_counted_by_operation_and_code(tmp_path: Path, fast_path: 
         assert client.by_card("x").status == 422
         assert client.send("GET", "/", {"Host": "x"}).status == 404
         assert client.raw(b"GET\r\n\r\n")[0].status == 400
+        for path in ("/up", "/api/v1/key"):
+            assert client.send("POST", path, {"Host": "x"}, b"{}").status == 405
         value = scrape(service)
     for operation, code, count in [
         ("url", "ok", 5),
@@ -47,6 +50,7 @@ def test_responses_are_counted_by_operation_and_code(tmp_path: Path, fast_path: 
         ("card", "invalid_format", 1),
         ("none", "no_such_route", 1),
         ("none", "bad_request", 1),
+        ("none", "method_not_allowed", 2),
     ]:
         assert value("idv_requests_total", operation=operation, code=code) == count
     for operation, result, count in [

@@ -274,6 +274,8 @@ def test_long_response_is_truncated_above_all_that_of_strangers(try_: Try, path:
     assert len(result.stdout) < 1_500
     assert "in all)" in result.stdout
     assert ("select            users  ->  a list of 90" in result.stdout) == (path == "users")
+    try_.respond(json.dumps({"users": users[:1]}).encode())
+    assert ("select            users  ->  [{" in try_("@alice").stdout) == (path == "users")
 
 
 ABSENT, FOUND = http(404, b'{"error": "no user"}'), http(200, json.dumps(ALICE).encode())

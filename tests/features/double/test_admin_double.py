@@ -117,7 +117,8 @@ def test_an_entry_without_a_user_is_never_not_found(double: Double) -> None:
     explained = ask_admin(double.service, "/explain", {"card_number": "25"}).json
     assert explained["result"] == "undetermined"
     double.put("/double/faults/25", drip="1KiB/s")
-    assert "retry-after" in double.client.by_card("25").headers
+    reply = double.client.by_card("25")
+    assert (reply.status, "retry-after" in reply.headers) == (503, True)
     assert double.statuses("@alice") == [200]
 
 
