@@ -155,6 +155,13 @@ class OpensOnce(Honest):
         self.opened.add(tuple(self.users or ()))
 
 
+class FindsTheCanaryInNoSource(Honest):
+    async def find(self, query: Query) -> User | None:
+        if self.options.canary is not None:
+            self.users = SUITE.users
+        return await super().find(query)
+
+
 FOUND_BY_NICKNAME = "test_a_user_is_found_by_nickname"
 FOUND_BY_CARD = "test_a_user_is_found_by_card"
 ABSENT = "test_an_absent_user_is_not_known_here"
@@ -176,6 +183,7 @@ LIARS: dict[Callable[[Sequence[User] | None], AnyBackend], set[str]] = {
     NoneWhenFailing: {FAILING},
     ForgetsProfileUrls: {FOUND_BY_NICKNAME, FOUND_BY_CARD, AT_ONCE},
     FailsWhenEmpty: {"test_an_empty_source_has_no_users"},
+    FindsTheCanaryInNoSource: {CANARY},
     SharesOneCursor: {AT_ONCE},
     TakesTheFirst: {TWO_USERS, FAILING},
     KeepsAt: {"test_a_nickname_stored_with_at_is_found_or_an_error"},
