@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from idv_postgres.executor import Executor
+from idv_postgres.options import PostgresOptions
 from idv_postgres.standby import Standbys
 
 MAY_BE_BEHIND = "may be behind by more than max_lag"
@@ -136,3 +138,28 @@ def test_state_is_certain_for_a_moment_and_until_a_change_is_notified(harness: H
     assert harness.standbys.is_certain(standby)
     harness.now += 0.05
     assert not harness.standbys.is_certain(standby)
+
+
+class Pooled:
+    """A connection to a pooler, which passes each statement to the next of two standbys."""
+
+    address, server, standby = "127.0.0.1:6432", "", object()
+
+    def __init__(self) -> None:
+        self.states = [("7", "0/64", "0/64", None, "monday"), ("7", "0/1", "0/1", None, "tuesday")]
+
+    async def execute(self, sql: str) -> None:
+        assert sql.startswith(("BEGIN", "COMMIT"))
+
+    async def fetch(self, sql: str, value: str, timeout: float | None) -> list[Any]:  # noqa: ASYNC109
+        return [self.states.pop(0)] if "pg_is_in_recovery" in sql else []
+
+
+async def test_each_standby_behind_a_pooler_is_checked(harness: Harness) -> None:
+    harness.settle()
+    dsn = "postgresql://pooler/users"
+    options = PostgresOptions(name="users", kind="postgres", dsn=dsn, prepared_statements=False)
+    executor, connection = Executor(options), Pooled()
+    executor.standbys = harness.standbys
+    results = [await executor.run(connection, "SELECT", "bob") for _ in range(2)]
+    assert [each.reason is None for each in results] == [True, False]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from support.http.http_server import until
 from support.processes.process import eventually, running
 from support.processes.reloads import config, reloadable
 from support.processes.service import Client, lookup_request, write_config
@@ -67,3 +68,12 @@ async def test_secret_that_was_missing_in_a_reload_is_read_when_it_is_there(tmp_
         assert await statuses_later() == [200, 401]
         (tmp_path / "new").write_text(NEW)
         assert await statuses_later() == [401, 200]
+
+
+@pytest.mark.slow
+async def test_reload_turns_watching_on(tmp_path: Path) -> None:
+    watched = "watch_config: true"
+    async with reloadable(tmp_path, config()) as harness:
+        result = await harness.reload(config(server=watched))
+        harness.write(config(server=watched, site="https://b.example"))
+        await until(lambda: harness.service.reloader.last is not result)

@@ -216,6 +216,9 @@ def test_heads_that_never_come_again_keep_no_other_from_being_learned(
         if number in (100, 159):
             templates.learn(parse_head(HEAD, 1 << 20), "good", "meaning")
     assert templates.find(HEAD) is not None
+    forgotten = head_of(*FIELDS, b"X-0: 1")
+    templates.learn(parse_head(forgotten, 1 << 20), "bad", "meaning")
+    assert templates.find(forgotten) is None
 
 
 def test_head_that_can_have_no_template_leaves_those_of_its_key_their_share() -> None:
