@@ -368,6 +368,7 @@ def test_no_value_leaves_its_place_in_the_filter(value: str) -> None:
         ({"uris": ["ldaps://dc1/dc=x??sub"]}, "must be like ldaps://dc1.example.org"),
         ({"uris": ["ldaps://dc1"], "start_tls": True}, "start_tls is for ldap://"),
         ({"bind": {"dn": "cn=a"}}, "write dn and password, or sasl: external"),
+        ({"bind": {"dn": "cn=a", "sasl": "external"}}, "write dn and password, or sasl: external"),
         (
             {"bind": {"dn": "cn=a", "password": "b", "sasl": "external"}},
             "write dn and password, or",
