@@ -31,7 +31,10 @@ HIDDEN_SCHEMA = 'access to dn.base="cn=Subschema" by * none\naccess to * by * re
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LdapServer]:
-    types = "attributetype ( 1.1.1 NAME 'homePage' SUP labeledURI )"
+    types = (
+        "attributetype ( 1.1.1 NAME 'homePage' SUP labeledURI )\n"
+        "attributetype ( 1.1.2 NAME 'firstHomePage' SUP homePage )"
+    )
     with LdapServer(tmp_path_factory.mktemp("ldap") / "server", PERSONS, options=types) as server:
         yield server
 
@@ -100,6 +103,7 @@ async def test_absent_is_not_concluded_from_another_name(
     [
         ("(|(uid={nickname})(labeledURI;lang-en:dn:=@{nickname}))", "labeledURI"),
         ("(homePage={nickname})", "homePage"),
+        ("(firstHomePage={nickname})", "firstHomePage"),
         ("(&(!(homePage=x))(labeledURI:caseIgnoreMatch:={nickname}))", None),
     ],
 )
