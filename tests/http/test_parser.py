@@ -47,6 +47,15 @@ def test_request_is_skipped_within_what_is_buffered() -> None:
     assert requests(parser, b"") == [("/b", b"hi"), ("/c", b"")]
 
 
+def test_head_of_the_maximum_size_is_complete() -> None:
+    data = LAST.replace(b"\r\n\r\n", b"\r\nX: ")
+    data += b"a" * (MAX_HEAD - len(data) - 4)
+    assert requests(RequestParser(1024), data + b"\r\n\r\n") == [("/c", b"")]
+    with pytest.raises(HttpError) as error:
+        requests(RequestParser(1024), data + b"a\r\n\r\n")
+    assert error.value.status == 431
+
+
 @pytest.mark.parametrize("pieces", [1, 2, 20])
 @pytest.mark.parametrize(("line_end", "status"), [(b"\n", 400), (b"\r\n", 431)])
 def test_long_head_gets_the_same_status_in_any_segmentation(
