@@ -85,6 +85,9 @@ async def test_is_written_every_interval_and_after_removal(path: Path, wall: Tic
         await process.snapshots.purged()
         assert not path.exists()
         assert len(await passed(20)) == 1
+        reloaded = settings_of(path, snapshot_interval=10)
+        process.snapshots.follow(reloaded, process.directory)
+        assert len(await passed(100)) > 4
 
 
 @pytest.mark.parametrize(("purges", "cached"), [([], "stale"), ([Purge()], "absent")])
