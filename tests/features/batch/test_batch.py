@@ -297,6 +297,12 @@ async def test_time_of_a_request_bounds_waiting_and_lookups_together(
     assert "never retrieved" not in caplog.text
 
 
+async def test_backend_for_one_lookup_at_a_time_serves_batches(tmp_path: Path) -> None:
+    users = "{name: users, kind: gated, max_concurrent: 1}"
+    async with reloadable(tmp_path, config(users)) as harness:
+        assert (await ask(harness, "@a", "@b")).record["summary"]["found"] == 2
+
+
 async def test_batch_whose_lookups_cannot_begin_in_time_is_undetermined(tmp_path: Path) -> None:
     async with reloadable(tmp_path, config(server="request_timeout: 100ms")) as harness:
         while harness.service.directories.current.batch_slots.try_acquire():
