@@ -142,3 +142,8 @@ def test_rejected_rows_of_a_descriptor_are_in_the_current_folder(
     assert (done.exit_code, "see stdin.rejected" in done.stderr) == (0, True)
     assert Path("stdin.rejected").read_text().startswith(f"{path}:3: card_number: ")
     assert Path("stdin.changes").read_text() == "added @ana\nadded @carl\n"
+
+
+def test_fault_of_the_double_at_the_end_does_not_make_a_list_incomplete() -> None:
+    fault = "  - nickname: down\n    fault:\n      status: 503\n"
+    assert load(BLOCK + fault, "yaml", ",") == {row[:3] for row in ROWS}
