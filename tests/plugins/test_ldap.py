@@ -329,7 +329,7 @@ def config_file(folder: Path, config: str = CONFIG, **options: Any) -> Path:
         ("@ALICE", (3, "a user other than requested; nickname_case may be the reason", "")),
         ("@nobody", (1, "not known here", "(subtree)\n")),
         ("@disabled", (1, "not known here", "->  true\n")),
-        ("@twins", (3, "plan (title) is a list, not text", '["')),
+        ("@twins", (3, "plan (title) is a list, not text", "title  ->  a list of 2\n")),
     ],
 )
 def test_every_step_is_shown(
