@@ -6,6 +6,8 @@ import pytest
 
 from support.processes.supervision import CONFIG, FakeProcess, Simulation, never_serve
 from tornado_idv.admin.report import ReloadResult
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.service.reload import Reloader
 
 OTHER = CONFIG.replace("profiles", "other")
 
@@ -32,6 +34,21 @@ def test_configuration_that_all_have_committed_replaces_no_process(service: Simu
     assert service.events.sent == ["ready", "reloading", "ready"]
     assert service.overview()["last_reload"]["at"] == 5.0
     assert service.counters.reloads == {"ok": 1, "failed": 0}
+
+
+async def test_manager_that_starts_after_a_reload_follows_the_file(service: Simulation) -> None:
+    path, applied = service.current.file.path, []
+
+    async def apply(file: ConfigFile) -> ReloadResult:
+        applied.append(file.content)
+        return ReloadResult()
+
+    service.use(OTHER)
+    path.write_text(edited := f"{OTHER}# edited\n")
+    reloader = Reloader(service.current.file, apply, lambda _: None, lambda *_: None)
+    for _ in range(3):
+        await reloader.poll()
+    assert applied == [edited.encode()]
 
 
 def test_commit_that_is_sent_just_before_the_end_of_the_reload_is_seen(service: Simulation) -> None:

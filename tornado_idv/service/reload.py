@@ -244,7 +244,8 @@ class Configuration:
 
     def use(self, content: str) -> ReloadResult:
         """Use this content of the file for new processes. Invalid content changes nothing."""
-        file = replace(self.file, content=content.encode(), signatures={})
+        signatures = {(path := self.file.path): self.file.signatures[path]}
+        file = replace(self.file, content=content.encode(), signatures=signatures)
         try:
             settings = file.load(self.kinds, os.environ)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything

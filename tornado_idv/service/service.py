@@ -91,8 +91,7 @@ class Service(ServiceInfo):
     """A listening service, with methods for a reload and for a drain. Implements `Operations`.
 
     A reload replaces ``settings``, except for the values that need a restart (see `applicable`).
-    ``draining`` is set at the beginning of a
-    stop. Only a service in one process has a ``reloader``, and a report of its ``sockets``.
+    `drain` sets ``draining``. Only a service in one process has a ``reloader`` and ``sockets``.
     """
 
     settings: Settings
