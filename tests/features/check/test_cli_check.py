@@ -87,6 +87,25 @@ def test_a_file_that_may_not_be_read_is_no_wrong_use(
                 assert f"{path}: cannot be read: Permission denied" in result.stderr
 
 
+def test_folders_above_the_current_one_may_be_inaccessible(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example, after `runuser`."""
+    with public_directory() as parent:
+        (folder := parent / "folder").mkdir(0o755)
+        (folder / "config.yaml").write_text(
+            "profile_sites: ['https://a.example']\n"
+            "backends: [{name: crm, kind: upstream, base_url: 'http://127.0.0.1:1'}]\n"
+        )
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            invoke("check")  # imports all modules that it needs, before the permissions are gone
+            parent.chmod(0o600)
+            with unprivileged():
+                result = invoke("check")
+        assert (result.exit_code, result.exception) == (0, None)
+
+
 WRONG_FIXTURE = "users:\n  - {nickname: alice, plan: Free}\n  - {nickname: bob, plan: Free}\n"
 GONE = "name: gone, kind: yaml, path: gone.yaml"
 WRONG = "name: wrong, kind: yaml, path: wrong.yaml"

@@ -153,10 +153,11 @@ class DryRun:
 
     def warn_of_public_files(self, file: ConfigFile, settings: Settings) -> None:
         """Warn of files with secrets that every user of this machine can read."""
-        public = {tls.cert_file} - {tls.key_file} if (tls := settings.server.tls) else set()
+        tls = settings.server.tls
+        public = {file.path, tls.cert_file} - {tls.key_file} if tls else {file.path}
         for path in sorted({each for each, found in file.signatures.items() if found} - public):
             own, *folders = (each.stat().st_mode for each in (path, *path.resolve().parents))
-            if path != file.path and own & 0o004 and all(mode & 0o001 for mode in folders):
+            if own & 0o004 and all(mode & 0o001 for mode in folders):
                 self.warn(f"every user of this machine can read {path}; run chmod o= {path}")
 
     def warn_of_listeners(self, settings: Settings) -> None:
@@ -214,8 +215,7 @@ class DryRun:
             next((each for each in some if type(each) in backend.serves), None)
             for some in (queries, queries[::-1])
         )
-        missing = await _unread(backend, canary)
-        if missing:
+        if missing := await _unread(backend, canary):
             of_error = await _unread(backend, made_up)
             missing = missing if of_error is None else missing & of_error
         if missing:
