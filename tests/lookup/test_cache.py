@@ -315,7 +315,7 @@ async def test_purged_answers_are_not_served_before_they_are_removed(
     assert cache.sizes["found"] == 2
     assert (cache.get(ALICE), cache.describe(ALICE)) == (None, "absent")
     assert [text for part in cache.found_entries() for text, _ in part] == ["@bob"]
-    cache.calls.update(dict.fromkeys(["@alice", "@bob"]))
+    cache.running.update(enumerate(["@alice", "@bob"]))
     steady_cache(LIMITS).take_found_answers(cache, [])
     assert [cache.describe(each) for each in (ALICE, BOB)] == ["absent", "found"]
 

@@ -74,6 +74,23 @@ async def test_running_lookup_may_end_with_the_stale_answer_that_was_there(
     assert cache.get_stale(BOB) is None
 
 
+async def test_lookup_from_before_a_purge_may_end_with_the_stale_answer_in_a_reload(
+    ticker: Ticker,
+) -> None:
+    """The purge concerns another user."""
+    backend = FakeBackend(USER)
+    previous = directory(backend, ticker=ticker)
+    await previous.find(QUERY)
+    ticker.now += 301
+    backend.source.answer = DOWN
+    backend.source.hold()
+    caller = await begin_in(previous, backend.source)
+    previous.purge(Purge(queries=(ByCard("1"),)))
+    directory(backend, ticker=ticker, previous=previous).replace(previous, ["crm"])
+    backend.source.release()
+    assert (await caller).stale
+
+
 async def test_directory_without_kept_backends_takes_no_answer(ticker: Ticker) -> None:
     """Its cache may have other limits."""
     backend = FakeBackend(USER)

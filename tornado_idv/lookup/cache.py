@@ -95,6 +95,7 @@ class AnswerCache:
         """All caches that lookups still use, oldest first. The last is the current directory's."""
         self.calls: dict[str, Any] = {}
         """The running lookups whose answers may be stored, by the text of their query."""
+        self.running: dict[Any, str] = {}  # the text of the query, by task
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -170,7 +171,7 @@ class AnswerCache:
         """
         kept = Entries(other.limits.max_entries, other.counters)
         epochs, other._epochs = other._epochs, defaultdict(Epoch)
-        for text in other.calls:
+        for text in other.running.values():
             if (entry := other._found.find(text)) and not entry.epoch.expired:
                 kept.put(text, replace(entry, epoch=other._epochs[entry.answer.backend]))
         self._found, other._found = other._found, kept

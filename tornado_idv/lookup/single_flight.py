@@ -58,7 +58,6 @@ class SingleFlight:
         self._timeout = timeout
         self._on_outcome = on_outcome
         self._calls: dict[str, _Call] = cache.calls
-        self._tasks: set[asyncio.Task[None]] = set()  # including those of outdated calls
         self._refreshes: set[asyncio.Task[None]] = set()
         self._refresh_slots = asyncio.Semaphore(_MAX_REFRESHES)
         self._deadlines = DeadlineQueue(self._time_out)
@@ -100,15 +99,15 @@ class SingleFlight:
 
     async def join(self) -> None:
         """Wait for the end of all running lookups, even of those that new callers do not join."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._cache.running:
+            await asyncio.wait(self._cache.running)
 
     def _start(self, query: Query, min_ttl: float | None = None) -> _Call:
         call = self._calls[query.text] = _Call(query, min_ttl)
         loop = asyncio.get_running_loop()
         call.task = loop.create_task(self._run(call))
-        self._tasks.add(call.task)
-        call.task.add_done_callback(self._tasks.discard)
+        self._cache.running[call.task] = query.text
+        call.task.add_done_callback(self._cache.running.pop)
         self._deadlines.add(call, loop.time() + self._timeout)
         return call
 
