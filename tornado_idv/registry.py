@@ -26,21 +26,21 @@ _log = logging.getLogger(__name__)
 
 
 def plugin_manager(
-    *, entry_points: bool = True, plugins: Iterable[object] = ()
+    *, entry_points: bool | str = True, plugins: Iterable[object] = ()
 ) -> pluggy.PluginManager:
     """Return a plugin manager with the installed plugins and ``plugins``.
 
     Installed plugins are found by the entry point group ``tornado_idv``, unless ``entry_points`` is
-    false. Raises `StartError` if a plugin cannot be loaded, implements an unknown hook, or
-    implements no hook.
+    false. It may also be the name of one. Raises `StartError` if a plugin cannot be loaded,
+    implements an unknown hook, or implements no hook.
     """
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     try:
         for plugin in plugins:
             manager.register(plugin)
-        if entry_points:
-            for entry_point in metadata.entry_points(group=hookspecs.PROJECT):
+        for entry_point in metadata.entry_points(group=hookspecs.PROJECT):
+            if entry_points in (True, entry_point.name):
                 _load(manager, entry_point)
         manager.check_pending()
         _check_hooks_of_lookups(manager)

@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -49,6 +50,18 @@ def run(invoke: Invoke, path: Path) -> Callable[..., Result]:
 
 Run = Callable[..., Result]
 Config = Callable[..., Path]
+
+
+def test_key_is_revoked_while_a_plugin_cannot_be_loaded(
+    run: Run, invoke: Invoke, config: Config, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that has loaded it still runs, and accepts the key."""
+    make_store(path, "shop", "demo")
+    monkeypatch.setitem(sys.modules, "idv_yaml", None)
+    assert run("revoke", "shop").exit_code == 0
+    file = config(USERS, more=f"auth: {{store: {path}}}\n")
+    assert invoke("keys", "revoke", "demo", "--config", file).exit_code == 0
+    assert all(each.revoked for each in read(path).values())
 
 
 def test_token_is_printed_once_and_alone(run: Run, path: Path) -> None:

@@ -154,8 +154,8 @@ def init(folder: Path, kind: str) -> None:
 
 def _write(folder: Path, texts: Mapping[str, str], token: str) -> None:
     """Write a key store with this token, and the files in ``texts``. Raises `StartError`."""
-    place = locate_store(folder / "keys.db", installed_kinds(plugin_manager()))
-    now = time.time()
+    kinds, now = installed_kinds(plugin_manager(entry_points="sqlite")), time.time()
+    place = locate_store(folder / "keys.db", kinds)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not place.create():  # before the other files, because these would prevent a second run

@@ -177,14 +177,14 @@ def _find_store(config_path: Path, store_path: Path | None, *, as_json: bool) ->
     if store_path is None:
         settings = load_parts(config_path, os.environ, _Parts, needed="auth.store")
     elif is_like_url(str(store_path)):
-        raise RefusedError(
-            "--store: must be a file; a URL may contain a password, so set it as auth.store"
-        )
+        text = "--store: must be a file; a URL may contain a password, so set it as auth.store"
+        raise RefusedError(text)
     store, keys = store_path or settings.auth.store, settings.auth.keys
     if store is None:
         raise RefusedError(f"{config_path}: auth.store is not set; set it, or use --store PATH")
+    needed = "sqlite" if isinstance(store, Path) else True  # another plugin may be broken
     return Target(
-        locate_store(store, installed_kinds(plugin_manager())),
+        locate_store(store, installed_kinds(plugin_manager(entry_points=needed))),
         as_json,
         time.time(),
         settings.logging.format,
