@@ -6,10 +6,10 @@ store by `Backend.user_store`.
 
 from __future__ import annotations
 
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, signal
 
 from tornado_idv.model import User
 
@@ -23,8 +23,8 @@ def ignore_signals() -> None:
     A `UserTransaction` calls this when its commit can no longer be undone, because a signal must
     not hide the result from the operator. Commands on keys do the same.
     """
-    for number in (SIGINT, SIGTERM, SIGHUP):
-        signal(number, SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class UserTransaction(ABC):
