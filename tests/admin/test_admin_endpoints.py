@@ -12,6 +12,7 @@ from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.process import eventually, running
 from support.processes.service import Client, serving, write_config
 from tornado_idv.admin.operations import OperationFailed
+from tornado_idv.admin.report import PartReport
 from tornado_idv.service.service import Service
 
 
@@ -129,6 +130,16 @@ def test_only_an_unexpected_failure_is_logged(
     (logged,) = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
     assert logged.startswith("unhandled exception:\n")
     assert "canary" not in logged
+
+
+def test_draining_service_is_draining_even_if_degraded(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "draining", True)
+    monkeypatch.setattr(service, "sockets", PartReport("removed", 0.0))
+    reply = ask_admin(service, "/health/ready")
+    expected = {"status": "draining", "degraded": ["unix sockets"]}
+    assert (reply.status, reply.json) == (503, expected)
 
 
 @pytest.mark.slow

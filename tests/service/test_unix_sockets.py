@@ -224,9 +224,13 @@ def test_file_of_a_socket_is_lost_until_it_is_back(
             assert files.report is not None
             return files.report.error is not None
 
+        report = files.report
+        assert report is not None
         assert not is_lost()
+        began = report.since
         path.rename(aside)
         assert is_lost()
+        assert report.since > began
         aside.rename(path)
         assert not is_lost()
         path.rename(aside)

@@ -73,6 +73,14 @@ def test_purge_of_anything_else_is_wrong_use(
     assert done.stderr
 
 
+@pytest.mark.parametrize("options", [(), ("--all", "--backend", "users")])
+def test_wrong_use_of_purge_is_reported_without_a_service(
+    tmp_path: Path, invoke: Invoke, options: tuple[str, ...]
+) -> None:
+    done = invoke("cache", "purge", *options, "--config", with_admin_port(tmp_path, free_port()))
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
 @pytest.mark.parametrize(
     ("who", "code", "text"),
     [

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import product
@@ -107,6 +108,14 @@ def test_a_fault_gives_the_response_of_the_service(
     if status == 200:
         assert json.loads(reply.body)["nickname"] == text
         assert reply.headers["content-type"] == "application/json"
+
+
+def test_batch_in_pieces_takes_the_time_of_its_rate(double: Double) -> None:
+    began = time.monotonic()
+    body = b'{"items": [{"input": "@trickle"}, {"input": "@alice"}]}'
+    reply = double.client.post("/api/v1/identify/batch", body)
+    assert reply.status == 200
+    assert time.monotonic() - began > len(reply.body) / 2048 / 2
 
 
 def test_an_entry_without_a_user_is_never_not_found(double: Double) -> None:

@@ -54,6 +54,14 @@ def test_keys_are_imported_with_their_attributes(import_lines: Import, path: Pat
     assert (shop.requests, shop.misses) == (Rate(100, 1), Rate(300, 600))
 
 
+def test_later_use_of_an_equal_key_is_imported(import_lines: Import, path: Path) -> None:
+    import_lines(line("shop"))
+    used = line("shop", last_used="2026-01-01T00:00:00Z")
+    result = import_lines(used, options=("--update",))
+    assert "Imported 0 keys, updated 0; 1 were equal.\n" in result.stderr
+    assert read(path)["shop"].last_used == 1767225600.0
+
+
 WRONG = [
     ("shop", "not a line of JSON"),
     ("[]", "must be an object"),

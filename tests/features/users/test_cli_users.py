@@ -289,10 +289,11 @@ def test_users_whose_rows_are_rejected_are_kept_and_counted(
     rows = f"{csv_row(user(0))}user1,4.0001E+15,Free,\nuser\udcff,2,Free,\n"
     done = users("import", source(HEADER + rows), "--to", "people")
     assert "0 added, 0 updated, 1 removed.\nKept 2 users whose rows were rejected.\n" in done.stderr
+    sqlite_databases.insert(path, user(3), user(4))
     rows = f"{csv_row(user(0))}user1,1-,Free,\nuser\udcff,77,Free,\n"
     done = users("import", source(HEADER + rows), "--to", "people")
     assert "0 removed.\nKept 1 user whose row was rejected.\nRejected 2 rows; see" in done.stderr
-    said = "Removed no user: 1 rejected row may be about any of 1 user missing from the list;"
+    said = "Removed no user: 1 rejected row may be about any of 3 users missing from the list;"
     assert said in done.stderr
     done = users("import", source(HEADER + rows), "--to", "people", "--merge")
     assert (done.exit_code, "Removed no user" in done.stderr) == (0, False), "it never removes one"
