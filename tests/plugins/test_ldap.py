@@ -300,6 +300,26 @@ def test_surroundings_change_nothing(server: LdapServer, tmp_path: Path) -> None
     assert f"backend other: {server.tls_uri}: the certificate is refused: " in done.stderr
 
 
+async def test_alias_to_an_entry_outside_of_the_base_is_not_followed(
+    server: LdapServer, backend_of: Make
+) -> None:
+    """Also not if LDAPDEREF of the environment is the default for new connections."""
+    outside, alias = f"cn=zoe,{SUFFIX}", f"cn=zoe,{PEOPLE}"
+    person = {"uid": b"zoe", "sn": b"x", "employeeNumber": b"8", "title": b"Pro"}
+    with connected(server) as handle:
+        handle.add_s(outside, [("objectClass", b"inetOrgPerson"), *person.items()])
+        classes = [b"alias", b"extensibleObject"]
+        handle.add_s(alias, [("objectClass", classes), ("aliasedObjectName", outside.encode())])
+        ldap.set_option(ldap.OPT_DEREF, ldap.DEREF_ALWAYS)
+        try:
+            async with open_backends([backend_of()]) as (backend,):
+                assert await outcome(backend, ByNickname("zoe")) == "not found"
+        finally:
+            ldap.set_option(ldap.OPT_DEREF, ldap.DEREF_NEVER)
+            handle.delete_s(alias)
+            handle.delete_s(outside)
+
+
 def test_refused_certificate_is_explained(invoke: Invoke, tmp_path: Path) -> None:
     server = LdapServer(tmp_path / "server", [])
     server.certify("other.example")

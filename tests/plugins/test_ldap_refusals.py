@@ -63,6 +63,21 @@ def test_refusal_of_one_process_pauses_the_others() -> None:
         refusals.check(options())
 
 
+def test_refused_credentials_are_used_in_another_process_after_the_pause() -> None:
+    clock = Ticker()
+    refusals = Refusals(clock)
+    refuse(refusals, options())
+    clock.now += 60
+    pid = os.fork()
+    if pid == 0:
+        try:
+            use(refusals)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 @contextmanager
 def used_elsewhere(refusals: Refusals) -> Iterator[None]:
     reading, writing = os.pipe()

@@ -98,13 +98,21 @@ class TestConformanceOfAnOddTable(BackendConformance):
         return conforming(database)
 
 
-def test_a_missing_library_is_reported_with_the_command_that_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
-) -> None:
+@pytest.fixture
+def unimported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library is imported again by the next backend."""
     for name in [name for name in sys.modules if name.startswith("idv_postgres.")]:
         if name.rpartition(".")[2] in {"database", "errors", "listener", "pool", "table"}:
             monkeypatch.delitem(sys.modules, name)
             monkeypatch.delattr(idv_postgres, name.rpartition(".")[2], raising=False)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "asyncpg"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.usefixtures("unimported")
+def test_a_missing_library_is_reported_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
+) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(StartError, match=re.escape(NOT_INSTALLED)):
         make_backend(PostgresBackend, tmp_path, dsn=NOBODY_LISTENS)
@@ -114,6 +122,16 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
     applied = invoke("postgres", "init", "--apply", "-c", path)
     assert applied.exit_code == 1
     assert applied.stderr == f"{NOT_INSTALLED}\n"
+
+
+@pytest.mark.usefixtures("unimported")
+def test_library_that_cannot_be_loaded_is_reported_with_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "asyncpg.py").write_text("raise ImportError('built for another libc')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match="another libc"):
+        make_backend(PostgresBackend, tmp_path, dsn=NOBODY_LISTENS)
 
 
 BAD_OPTIONS: dict[str, dict[str, Any]] = {

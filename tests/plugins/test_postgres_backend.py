@@ -33,9 +33,9 @@ LOST = "unavailable: the server cannot be reached: Connection refused"
 class Harness:
     """A backend and its database, which responds as a test says; an exception is raised."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: str = "60s") -> None:
         dsn = "postgresql://idv@127.0.0.1:1/idv"
-        self.backend = make_backend(PostgresBackend, Path(), dsn=dsn, timeout="60s")
+        self.backend = make_backend(PostgresBackend, Path(), dsn=dsn, timeout=timeout)
         self.backend._database = self  # noqa: SLF001 - a server that is scripted
         self.lookups: Any = Lookups({ByNickname: "nickname", ByCard: "card"}, servers={""})
         self.rows: Any = [ROW]
@@ -118,8 +118,8 @@ async def hang(*_: object, **__: object) -> None:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Harness]:
-    harness = Harness()
+async def serving(time_limit: str = "60s") -> AsyncIterator[Harness]:
+    harness = Harness(time_limit)
     await harness.backend.open()
     try:
         yield harness
@@ -336,6 +336,20 @@ async def test_check_goes_on_when_the_lookup_that_began_it_is_out_of_time() -> N
         going_on.set()
         assert await outcome(harness.backend) == "found"
         assert harness.count("inspect") == 1
+
+
+async def test_lookup_waits_for_a_check_for_half_of_its_time() -> None:
+    """The guard's own timeout would count for the circuit breaker."""
+    async with serving("4s") as harness:
+        harness.inspecting = hang
+        harness.rows = REPLACED
+        lookup = asyncio.create_task(harness.backend.find(ByNickname("alice")))
+        await asyncio.sleep(0)
+        await harness.advance(2.25)
+        assert lookup.done()
+        with pytest.raises(Unavailable, match="has not been checked yet") as caught:
+            lookup.result()
+        assert not caught.value.counts_against_breaker
 
 
 async def test_not_found_of_a_server_that_was_not_checked_is_not_believed() -> None:

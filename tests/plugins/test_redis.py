@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import trustme
 from pydantic import ValidationError
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
+from redis.exceptions import TimeoutError as ReadTimeoutError
 
 import idv_redis
 from idv_redis.backend import RedisBackend
@@ -224,6 +225,12 @@ BROKEN: dict[str, tuple[tuple[str | bytes, ...], Query, str]] = {
 )
 def test_an_error_that_passes_is_no_defect(error: Exception) -> None:
     assert isinstance(to_lookup_failed(error), Unavailable)
+
+
+@pytest.mark.parametrize("error", [NoPermissionError("NOPERM"), ReadTimeoutError("no reply")])
+def test_result_of_a_call_counts_for_the_circuit_breaker(error: Exception) -> None:
+    """An error that the server sends resets the number of failures, and ends a probe."""
+    assert to_lookup_failed(error).counts_against_breaker
 
 
 @pytest.mark.parametrize(("command", "query", "reason"), list(BROKEN.values()), ids=list(BROKEN))

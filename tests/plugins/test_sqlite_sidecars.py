@@ -1,5 +1,6 @@
 """The SQLite backend when an index lacks rows, and when ``-wal`` and ``-shm`` are not its own."""
 
+import asyncio
 import os
 import sqlite3
 import subprocess
@@ -210,6 +211,21 @@ async def test_a_link_that_leads_to_another_file_in_wal_mode_is_followed(
             (tmp_path / "next").replace(link)
             assert await backend.find(ByNickname("bob")) == BOB
             assert await backend.find(ByNickname("alice")) is None
+
+
+async def test_a_link_that_changes_during_a_check_is_followed(tmp_path: Path) -> None:
+    (link := tmp_path / "link.db").symlink_to(path := write(tmp_path / "users.db", ALICE))
+    (tmp_path / "next").symlink_to(write(tmp_path / "other.db", BOB))
+    async with serving(link) as backend:
+        with closing(sqlite3.connect(path)) as writer:
+            writer.execute("BEGIN EXCLUSIVE")
+            check = asyncio.create_task(backend.check())
+            await asyncio.sleep(0.05)  # the check waits for the lock
+            (tmp_path / "next").replace(link)
+            path.unlink()
+        await check
+        assert backend.problem is None
+        assert await backend.find(ByNickname("bob")) == BOB
 
 
 async def test_a_file_changed_to_wal_mode_is_served_on(tmp_path: Path) -> None:

@@ -90,7 +90,12 @@ def test_status_may_be_configured_to_be_read_or_not_found(
 
 
 @pytest.mark.parametrize(
-    "content_type", ["Application/JSON; charset=utf-8", "application/scim+json"]
+    "content_type",
+    [
+        "Application/JSON; charset=utf-8",
+        "application/json ; charset=utf-8",
+        "application/scim+json",
+    ],
 )
 def test_any_media_type_of_json_is_read(content_type: str) -> None:
     assert reader().read(QUERY, response(content_type=content_type)) == ALICE

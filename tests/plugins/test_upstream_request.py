@@ -92,8 +92,8 @@ def test_method_follows_from_the_body(
     ("options", "body", "kind"),
     [
         (
-            {"json": {"filter": {"login": "@{nickname}"}, "fields": ["plan", "{{}}"]}},
-            b'{"filter": {"login": "@alice"}, "fields": ["plan", "{}"]}',
+            {"json": {"filter": {"login": "@{nickname}"}, "{{}}": ["plan", "{{}}"]}},
+            b'{"filter": {"login": "@alice"}, "{}": ["plan", "{}"]}',
             "application/json",
         ),
         (
