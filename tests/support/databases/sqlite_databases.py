@@ -78,7 +78,7 @@ async def start_error(path: Path, **options: Any) -> str:
     """Why a backend over the file does not open; no thread is left behind, also if it opens."""
     backend = make_backend(SqliteBackend, path.parent, path=path.name, **options)
     try:
-        with pytest.raises(StartError) as caught, no_thread_left():
+        with no_thread_left(), pytest.raises(StartError) as caught:
             await backend.open()
     finally:
         await backend.close()
