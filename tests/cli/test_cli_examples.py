@@ -75,6 +75,16 @@ def test_name_of_a_backend_is_completed(tmp_path: Path, words: str) -> None:
     assert (done.stdout.split(), done.stderr) == (["plain,crm", "plain,cards"], "")
 
 
+def test_argument_of_a_removed_command_is_not_completed(tmp_path: Path) -> None:
+    environment = {
+        "_TORNADO_IDV_COMPLETE": "bash_complete",
+        "COMP_WORDS": "tornado-idv record ",
+        "COMP_CWORD": "2",
+    }
+    done = command(cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_port_of_the_command_line_is_used_and_a_reload_does_not_complain(tmp_path: Path) -> None:
     config = write_config(tmp_path, WITH_ADMIN.replace("port: 0,", "port: 1,"))
     with running(config, "--port", "0") as service:

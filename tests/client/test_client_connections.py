@@ -285,6 +285,19 @@ async def test_time_that_is_over_before_a_step_is_a_timeout() -> None:
             await call("find", "@alice")
 
 
+async def test_time_that_is_over_before_the_tls_handshake_is_a_timeout() -> None:
+    times = iter([0.0, 0.0])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        options = {"clock": lambda: next(times, 100.0), "deadline": 0.2}
+        async with calling("synchronous", url, **options) as call:
+            with pytest.raises(Undetermined, match="TimeoutError"):
+                await call("find", "@alice")
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.recv(1) == b""
+
+
 @both
 async def test_pauses_follow_the_service_and_vary(kind: Kind) -> None:
     pauses: list[float] = []

@@ -5,7 +5,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -138,6 +138,17 @@ def test_full_table_has_its_number_of_values_and_those_in_use() -> None:
     assert entries.find("0") is not None
     kept = sum(number >= 3 * MANY for number in map(int, texts(entries)))
     assert kept > 0.9 * MANY
+
+
+def test_full_table_takes_a_value_for_an_empty_part() -> None:
+    table = Table[int](size := 2 * module._PART, Counters())
+    number = len(table._parts)
+    others = (text for text in map(str, count()) if hash(text) % number)
+    for text in islice(others, size):
+        table.put(text, 1)
+    new = next(text for text in map(str, count()) if hash(text) % number == 0)
+    table.put(new, 2)
+    assert table.find(new) == 2
 
 
 def test_no_store_rebuilds_more_than_a_small_part_of_a_table() -> None:

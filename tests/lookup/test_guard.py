@@ -151,7 +151,7 @@ _URL_OF_2048 = f"https://x.example/{'a' * 2030}"
 _BAD_URLS = ("javascript:alert(1)", "https://", "https://x.example/\n", "https://x.example/a b")
 INVALID = {
     "plan": ("", " \t", "x" * 257, "Free\n", "a\x9fb", "a\u2028b", "Fr\ud800ee"),
-    "profile_url": (*_BAD_URLS, "https://x.example/\x80", f"{_URL_OF_2048}a", 1),
+    "profile_url": ("", *_BAD_URLS, "https://x.example/\x80", f"{_URL_OF_2048}a", 1),
 }
 
 

@@ -268,6 +268,25 @@ async def test_search_is_repeated_by_the_other_connection_if_the_first_is_lost(
     await opened.close()
 
 
+async def test_search_is_repeated_by_a_new_connection_if_both_are_lost(servers: Servers) -> None:
+    opened = servers.pool()
+    await opened.open()
+    await until(lambda: servers.times_available == 1)
+    lost = 0
+
+    async def find_by_third(connection: BoundConnection) -> str:
+        nonlocal lost
+        if lost == 2:
+            return "found"
+        lost += 1
+        connection.lose(failure := Unavailable("the connection was lost"))
+        await until(lambda: servers.times_available == lost + 1)
+        raise failure
+
+    assert await opened.search(find_by_third) == "found"
+    await opened.close()
+
+
 async def test_search_on_connections_that_are_replaced_is_repeated(servers: Servers) -> None:
     opened = servers.pool(max_age="60s")
     await opened.open()

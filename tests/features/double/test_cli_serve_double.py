@@ -66,6 +66,7 @@ def test_fixture_is_served_on_the_announced_port_with_the_announced_key(tmp_path
         (["--stop-on-eof"], 2, "--stop-on-eof requires --demo"),
         (["--demo", "users.yaml", "--ready-fd", "77"], 3, "--ready-fd cannot be written"),
         (["--demo", "users.yaml", "--ready-file", "no/file"], 3, "cannot be written: No such file"),
+        (["--demo", "users.yaml", "--ready-file", "n" * 300], 3, "cannot be written: File name"),
     ],
 )
 def test_wrong_use_is_an_error(tmp_path: Path, given: list[str], code: int, message: str) -> None:

@@ -129,6 +129,13 @@ def test_sample_describes_five_seconds() -> None:
     assert counted.second("not_found", times=5).errors == 1
 
 
+def test_sample_has_the_responses_of_all_routes() -> None:
+    counted = Counted()
+    for route in ("identify/url", "identify/card"):
+        counted.counters.responses[route, "ok"].add(0.001)
+    assert counted.second().requests == 2
+
+
 @pytest.mark.parametrize(
     ("code", "field"),
     [
