@@ -64,8 +64,10 @@ def test_key_without_the_scope_is_rejected(either: Client) -> None:
 
 def test_valid_request_id_of_the_client_is_returned(either: Client) -> None:
     for asked, echoed in (("Job-1_2.3", True), ("x" * 64, True), ("x" * 65, False), ("a b", False)):
-        reply = either.post("/api/v1/identify/url", b"{}", {"X-Request-ID": asked})
+        fields = {"X-Request-ID": asked, "X-IDV-Request-ID": asked}
+        reply = either.post("/api/v1/identify/url", b"{}", fields)
         assert (reply.headers["x-request-id"] == asked) is echoed
+        assert reply.headers.get("x-idv-request-id") == (asked if echoed else None)
 
 
 def test_every_error_on_every_path_is_the_error_record(either: Client) -> None:

@@ -387,6 +387,7 @@ def test_no_value_leaves_its_place_in_the_filter(value: str) -> None:
         ({"uris": ["ldap://[fe80::1]"]}, "is plain text: write ldaps://, start_tls: true or"),
         ({"uris": ["ldaps://dc1/dc=x??sub"]}, "must be like ldaps://dc1.example.org"),
         ({"uris": ["ldaps://dc1"], "start_tls": True}, "start_tls is for ldap://"),
+        ({"uris": ["ldap://a", "ldaps://b"], "start_tls": True}, "start_tls is for ldap://"),
         ({"bind": {"dn": "cn=a"}}, "write dn and password, or sasl: external"),
         ({"bind": {"dn": "cn=a", "sasl": "external"}}, "write dn and password, or sasl: external"),
         (
@@ -400,6 +401,7 @@ def test_no_value_leaves_its_place_in_the_filter(value: str) -> None:
         ({"by_nickname": {"filter": "(a:dn:2.5.13.5:={nickname})"}}, "nickname_case is fold"),
         ({"by_card": None, "by_nickname": None}, "a search is missing"),
         ({"tls": {"cert_file": "a"}}, "cert_file and key_file belong together"),
+        ({"tls": {"key_file": "a"}}, "cert_file and key_file belong together"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:

@@ -208,6 +208,11 @@ BROKEN: dict[str, tuple[tuple[str | bytes, ...], Query, str]] = {
         NICKNAME,
         "the nickname in the hash of a user differs from the key",
     ),
+    "user in other case": (
+        ("HSET", "user:alice", "nickname", "Alice"),
+        NICKNAME,
+        "the nickname in the hash of a user differs from the key",
+    ),
     "card of another user": (("SET", f"card:{ALICE.card_number}", "bob"), CARD, ANOTHER_CARD),
     "card of a missing user": (("SET", "card:77", "carol"), ByCard("77"), ANOTHER_CARD),
     "no UTF-8": (("HSET", "user:alice", "plan", b"\xff"), NICKNAME, "a value is not valid UTF-8"),
