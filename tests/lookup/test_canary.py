@@ -153,6 +153,26 @@ async def test_source_that_comes_back_during_a_lookup_is_asked_again() -> None:
     assert await waiting == ALICE
 
 
+async def test_canary_found_during_a_lookup_is_no_evidence_for_it() -> None:
+    """Its lookup began before the user's, but the source may have been empty until its end."""
+    ticker = Ticker()
+    users = Users(BIRD, canary=BY_NICKNAME)
+    bird, alice = asyncio.Event(), asyncio.Event()
+    users.held |= {"@idv-canary": bird, "@alice": alice}
+    asking = guard(users, ticker)
+    confirming = asyncio.create_task(is_believed(asking))
+    await settle()
+    ticker.now += 1
+    waiting = asyncio.create_task(found(asking, ByNickname("alice")))
+    await settle()
+    ticker.now += 1
+    users.by_nickname["alice"] = ALICE
+    bird.set()
+    assert await confirming
+    alice.set()
+    assert await waiting == ALICE
+
+
 async def test_lost_canary_makes_absent_users_unavailable_and_leaves_the_others_found() -> None:
     users = Users(ALICE, canary=BY_NICKNAME)
     asking = guard(users)
@@ -366,6 +386,20 @@ async def test_canary_is_looked_up_without_traffic_after_30_s() -> None:
     users.by_nickname.clear()
     users.hook = lambda _: None
     assert await check() == (False, LOST)
+
+
+async def test_lookup_of_the_canary_that_takes_over_30_s_is_not_repeated_at_once() -> None:
+    ticker = Ticker()
+    users = Users(BIRD, canary=BY_NICKNAME)
+    canary = guard(users, ticker).canaries[ByNickname]
+    gate = users.held["@idv-canary"] = asyncio.Event()
+    canary.check()
+    await settle()
+    ticker.now += 31
+    canary.check()
+    gate.set()
+    await ended(canary)
+    assert users.asked == ["@idv-canary"]
 
 
 async def test_lookup_of_the_canary_ends_with_the_backend() -> None:

@@ -289,6 +289,18 @@ async def test_a_file_set_aside_answers_what_it_knows_and_is_not_sure_of_the_res
     assert backend.revision not in (revision, None)
 
 
+async def test_each_new_reason_is_logged(
+    path: Path, backend: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    for replace, reason in (ASIDE["deleted"], ASIDE["garbage"]):
+        path.unlink(missing_ok=True)
+        replace(path)
+        caplog.clear()
+        await backend.check()
+        (logged,) = caplog.messages
+        assert reason in logged
+
+
 @pytest.mark.parametrize(
     "script",
     ["DROP TABLE users", "ALTER TABLE users RENAME COLUMN nickname TO nick"],
