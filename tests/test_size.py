@@ -52,9 +52,9 @@ SIZES = {
     "product": 35_659,
     # + 500: bugs that were seeded by hand and not found have a row now.
     # - 14,600: one layer for each behaviour, one situation for its assertions, faults in `soak`.
-    "tests": 59_500,
+    "tests": 59_600,
     # In hundredths of a line.
-    "tests per line of product": 166,
+    "tests per line of product": 167,
     # Words of Markdown outside of tests and examples.
     # + 1,300 for a README in each feature; + 2,800 for those who take the code up: reasons, reading
     # order, features, plugins, guarding tests.
