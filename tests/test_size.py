@@ -40,7 +40,7 @@ SIZES = {
     "features/verify": 122,
     # Plugins.
     "plugins/idv_ldap": 1_329,  # + 6: case-sensitive attributes, and the base for any scope
-    "plugins/idv_postgres": 2_836,
+    "plugins/idv_postgres": 2_855,
     "plugins/idv_redis": 1_084,
     "plugins/idv_sqlite": 1_669,  # + 265: the key store in a file, from the core
     "plugins/idv_upstream": 2_731,
@@ -49,7 +49,7 @@ SIZES = {
     "soak": 4_319,
     # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
     # modules that were parts of others; + 15 for the names in a snapshot.
-    "product": 35_659,
+    "product": 35_678,
     # + 500: bugs that were seeded by hand and not found have a row now.
     # - 14,600: one layer for each behaviour, one situation for its assertions, faults in `soak`.
     "tests": 59_600,

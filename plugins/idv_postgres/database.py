@@ -110,6 +110,8 @@ class Database:
         self.pool = Pool(self._connector.connect, options.pool.max)
         self._timeline = ""
         """The primary's WAL timeline at the last inspection. Each promotion begins a new one."""
+        self._newest = ""
+        """The newest of all these timelines."""
         self._rejected = ""
         """The address of the last standby that `move` rejected because it was behind."""
         self._has_hung = False
@@ -142,13 +144,16 @@ class Database:
         is_well = not any(problem for _, problem in self.executor.servers.values())
         connector = self._new_connector() if in_order and is_well else self._connector
         with await connector.connect(self.executor.settings) as connection:
-            timeline = ""
-            if self._options.prepared_statements:
-                timeline = str(await connection.fetchval(_TIMELINE))
+            timeline = await self._timeline_of(connection)
             # The first host may be the primary from before a failover.
             if in_order and last not in ("", connection.address) and timeline < self._timeline:
                 return await self.inspect()
+            # Lookups use it while the new primary cannot be reached.
+            is_old = in_order and last == connection.address and "" < timeline < self._newest
+            if is_old and await self._reaches_newer(timeline):
+                return await self.inspect()
             self._connector.last, self._timeline = connection.address, timeline
+            self._newest = max(timeline, self._newest)
             await self._identify(connection)
             try:
                 self.executor.lookups = await self._inspect(connection)
@@ -158,6 +163,20 @@ class Database:
             self._leave_other_hosts(connection)
             await connection.close(timeout=_MIN_CONNECT_TIMEOUT)
         return self.executor.lookups
+
+    async def _timeline_of(self, connection: Connection) -> str:
+        if not self._options.prepared_statements:
+            return ""
+        return str(await connection.fetchval(_TIMELINE))
+
+    async def _reaches_newer(self, timeline: str) -> bool:
+        """Connect to a host other than that in use. If it has a newer timeline, use this host."""
+        connector = self._new_connector(avoid={self._connector.last})
+        with await connector.connect(self.executor.settings) as connection:
+            is_newer = await self._timeline_of(connection) > timeline
+            if is_newer:
+                self._connector.last = connection.address
+        return is_newer
 
     async def _inspect(self, connection: Connection) -> Lookups:
         async with connection.transaction(readonly=True):

@@ -141,8 +141,8 @@ def test_full_table_has_its_number_of_values_and_those_in_use() -> None:
 
 
 def test_full_table_takes_a_value_for_an_empty_part() -> None:
-    table = Table[int](size := 2 * module._PART, Counters())
-    number = len(table._parts)
+    table = Table[int](size := 2 * module._PART, Counters())  # noqa: SLF001 - a table of two parts
+    number = len(table._parts)  # noqa: SLF001 - a table of two parts
     others = (text for text in map(str, count()) if hash(text) % number)
     for text in islice(others, size):
         table.put(text, 1)
