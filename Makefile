@@ -184,7 +184,7 @@ faults: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m soak.oracle --seconds $(SECONDS_) --engines '$(ENGINES)' $(if $(SEED),--seed $(SEED))
 
 clean:
-	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(LINTERS) $(MUTANTS) $(MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
+	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(LINTERS) $(MUTANTS) $(MODULES) bench.json build dist plugins/*.egg-info .coverage* .*_cache .hypothesis
 
 VERSION := import sys; sys.exit(1) if sys.version_info < (3, 11) else print(sys.version.split()[0])
 
