@@ -163,11 +163,11 @@ def test_file_of_another_is_left_alone(tmp_path: Path, other: str) -> None:
     make, reason = OTHERS[other]
     path = folder / "http.sock"
     made = make(path)
-    before = os.path.lexists(path) and path.lstat()
+    before = os.path.lexists(path) and path.lstat()[:7]  # without times: reading a link sets one
     text = f"cannot listen on unix:{path}: {reason.format(path)}; change server.listen"
     with pytest.raises(StartError, match=f"^{re.escape(text)}$"), bound(Address(path=path)):
         pass
-    assert (os.path.lexists(path) and path.lstat()) == before
+    assert (os.path.lexists(path) and path.lstat()[:7]) == before
     for each in made if isinstance(made, tuple) else [made]:
         if isinstance(each, socket.socket):
             each.close()
