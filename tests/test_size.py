@@ -26,7 +26,7 @@ SIZES = {
     "features/admin_commands": 196,
     "features/batch": 210,  # + 20: cached batches on the fast path
     "features/check": 554,
-    "features/docs": 453,
+    "features/docs": 462,  # + 9: the key and the health check, described in functions again
     "features/double": 628,
     "features/keys": 1_313,
     "features/lookup": 203,
@@ -49,7 +49,7 @@ SIZES = {
     "soak": 4_319,
     # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
     # modules that were parts of others; + 15 for the names in a snapshot.
-    "product": 35_678,
+    "product": 35_687,
     # + 500: bugs that were seeded by hand and not found have a row now.
     # - 14,600: one layer for each behaviour, one situation for its assertions, faults in `soak`.
     "tests": 59_600,

@@ -92,6 +92,7 @@ def openapi(config_path: Path) -> None:
 
 
 def describe_api(settings: Settings) -> Document:
+    """Return the OpenAPI document for these settings."""
     server, identifiers = settings.server, settings.make_identifiers()
     sites = [site.prefix for site in identifiers.sites]
     schemas = _user_schemas(settings, sites)
@@ -112,30 +113,10 @@ def describe_api(settings: Settings) -> Document:
         },
         f"{root}/identify/card": {"post": _describe_lookup("Card", "card number", by_card)},
         f"{root}/identify/batch": {"post": _describe_batch(items)},
-        f"{root}/key": {
-            "get": {
-                "tags": ["Service"],
-                "operationId": "describeKey",
-                "summary": "Describe the key of this request",
-                "description": "The id, scopes, expiry and limits of the key. No backend is "
-                "queried.",
-                "responses": _responses("The key.", _reference("Key"), _OF_KEY),
-            }
-        },
+        f"{root}/key": {"get": _describe_key()},
     }
     if server.health_path is not None:
-        ok = _object({"status": {"const": "ok"}})
-        paths[server.health_path] = {
-            "get": {
-                "tags": ["Service"],
-                "operationId": "checkHealth",
-                "summary": "Check that the service responds",
-                "description": "The response does not depend on backends.",
-                "security": [],
-                "responses": _responses("The service responds.", ok, _OF_HEALTH),
-            }
-        }
-    rate = {"type": ["string", "null"], "description": "Like `100/minute`; null for no limit."}
+        paths[server.health_path] = {"get": _describe_health()}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -169,15 +150,7 @@ def describe_api(settings: Settings) -> Document:
             "schemas": {
                 **schemas,
                 **_batch_schemas(),
-                "Key": _object(
-                    {
-                        "status": {"const": "ok"},
-                        "id": {"type": "string", "description": "The public name of the key."},
-                        "scopes": {"type": "array", "items": {"type": "string"}},
-                        "expires": {"type": ["string", "null"], "format": "date-time"},
-                        "limits": _object({"requests": rate, "misses": rate}),
-                    }
-                ),
+                "Key": _key_schema(),
                 "Error": _object(
                     {
                         "status": {"const": "error"},
@@ -188,6 +161,42 @@ def describe_api(settings: Settings) -> Document:
             },
             "responses": {str(status): _describe_errors(status) for status in sorted(_STATUSES)},
         },
+    }
+
+
+def _describe_key() -> Document:
+    return {
+        "tags": ["Service"],
+        "operationId": "describeKey",
+        "summary": "Describe the key of this request",
+        "description": "The id, scopes, expiry and limits of the key. No backend is queried.",
+        "responses": _responses("The key.", _reference("Key"), _OF_KEY),
+    }
+
+
+def _key_schema() -> Document:
+    rate = {"type": ["string", "null"], "description": "Like `100/minute`; null for no limit."}
+    return _object(
+        {
+            "status": {"const": "ok"},
+            "id": {"type": "string", "description": "The public name of the key."},
+            "scopes": {"type": "array", "items": {"type": "string"}},
+            "expires": {"type": ["string", "null"], "format": "date-time"},
+            "limits": _object({"requests": rate, "misses": rate}),
+        }
+    )
+
+
+def _describe_health() -> Document:
+    return {
+        "tags": ["Service"],
+        "operationId": "checkHealth",
+        "summary": "Check that the service responds",
+        "description": "The response does not depend on backends.",
+        "security": [],
+        "responses": _responses(
+            "The service responds.", _object({"status": {"const": "ok"}}), _OF_HEALTH
+        ),
     }
 
 
