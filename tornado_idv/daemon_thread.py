@@ -1,7 +1,5 @@
 """Calls in daemon threads, for functions that may hang."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future

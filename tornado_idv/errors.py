@@ -4,8 +4,6 @@ No message may contain a key, a card number or a nickname: messages are logged, 
 shown to operators.
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,7 +77,7 @@ class LookupFailed(IdvError):
         self.memoized = memoized
         self.continues = False
 
-    def copy(self) -> LookupFailed:
+    def copy(self) -> "LookupFailed":
         """Return a copy for another caller, because each ``raise`` changes an error's traceback."""
         same = type(self).__new__(type(self), self.reason)  # a subclass may change __init__
         vars(same).update(vars(self))

@@ -4,8 +4,6 @@ Only regular files are read. To open a FIFO would wait for its writer, and a dev
 ``/dev/zero`` has no end.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -100,7 +98,7 @@ class FileSignature(NamedTuple):
     ctime_ns: int
 
     @classmethod
-    def of(cls, path: Path) -> FileSignature:
+    def of(cls, path: Path) -> "FileSignature":
         """Return the signature of the file at this path. Raises `OSError`."""
         status = os.stat(path)  # noqa: PTH116 - takes a third of the time of Path.stat
         return cls(
@@ -108,14 +106,14 @@ class FileSignature(NamedTuple):
         )
 
     @classmethod
-    def find(cls, path: Path) -> FileSignature | None:
+    def find(cls, path: Path) -> "FileSignature | None":
         """Return the signature of the file at this path, or ``None`` for an inaccessible file."""
         try:
             return cls.of(path)
         except OSError:
             return None
 
-    def is_same_file(self, other: FileSignature) -> bool:
+    def is_same_file(self, other: "FileSignature") -> bool:
         """Return whether both signatures are from one file, even if its content has changed."""
         # Two file systems may use the same inode number.
         return self[:2] == other[:2]

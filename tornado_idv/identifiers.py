@@ -5,8 +5,6 @@ parser is used, because parsers repair URLs that must be refused. For example, `
 tabs and newlines, and takes the host from behind a backslash.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -72,7 +70,7 @@ class ProfileSite:
     pattern: re.Pattern[str]
 
     @classmethod
-    def parse(cls, text: str) -> ProfileSite:
+    def parse(cls, text: str) -> "ProfileSite":
         """Parse a site of the configuration.
 
         Raises `ValueError` unless the text is an ``http`` or ``https`` URL without user info, query

@@ -3,8 +3,6 @@
 A record has ``timestamp``, ``level``, ``logger`` and ``event``, followed by any other fields.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -6,8 +6,6 @@ are msgspec structs, because each lookup creates several objects, and a frozen d
 track them (``gc=False``). This matters for a cache with many objects.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -136,7 +134,7 @@ class Step(Struct, frozen=True):
     shown: int = 4096
     missing: tuple[str, ...] = ()
 
-    def masked(self, mask: Callable[[Any], Any]) -> Step:
+    def masked(self, mask: Callable[[Any], Any]) -> "Step":
         """Return the step with its secrets masked. ``mask`` is a `Masker`."""
         result, expression, note = map(mask, (self.result, self.expression, self.note))
         return replace(self, result=result, expression=expression, note=note)

@@ -3,8 +3,6 @@
 Every YAML scalar is read as text. These types convert the text to values.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cancellation in calls of plugins."""
 
-from __future__ import annotations
-
 import asyncio
 
 

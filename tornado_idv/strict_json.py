@@ -4,8 +4,6 @@ The time to accept or reject a document is linear in its size, because untrusted
 parsed on the event loop.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import accumulate

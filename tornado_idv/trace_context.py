@@ -3,8 +3,6 @@
 https://www.w3.org/TR/trace-context/
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from contextvars import ContextVar

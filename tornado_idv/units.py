@@ -4,8 +4,6 @@ The number of digits is limited, because Python refuses to convert thousands of 
 raise `ValueError` for any other text. No message repeats the text.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from decimal import Decimal

@@ -4,8 +4,6 @@ Scalars keep their spelling: ``0012``, ``no`` and ``1e5`` are text. Constructs w
 are errors: anchors, aliases, merge keys, tags and duplicate keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The backend kind ``ldap``: users of an LDAP directory."""
 
-from __future__ import annotations
-
 from idv_ldap import refusals as refusals  # allocates its shared memory before the first fork
 from tornado_idv import Kinds, hookimpl
 

@@ -5,8 +5,6 @@ does not block, either. If a response is incomplete, libldap reads the rest late
 than the send buffer fails.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """The filters of searches, and the mapping of entries to users."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import suppress

@@ -4,8 +4,6 @@ This module sets ``LDAPNOINIT``. Otherwise, libldap would read ``ldap.conf``, ``
 ``LDAP*`` variables, and these could change trusted certificates, limits and the use of aliases.
 """
 
-from __future__ import annotations
-
 import os
 import re
 

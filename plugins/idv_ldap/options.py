@@ -1,7 +1,5 @@
 """The options of an ``ldap`` backend in ``config.yaml``."""
 
-from __future__ import annotations
-
 import re
 import sys
 from ipaddress import IPv6Address, ip_address

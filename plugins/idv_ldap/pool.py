@@ -4,8 +4,6 @@ Servers may differ in their data, so only one server is in use at a time: the fi
 a connection.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

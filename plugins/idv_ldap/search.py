@@ -3,8 +3,6 @@
 An empty result alone is no evidence: the filter may have an unreadable attribute or a typing error.
 """
 
-from __future__ import annotations
-
 import asyncio
 from math import inf
 from weakref import WeakKeyDictionary

@@ -5,8 +5,6 @@ A filter with an unknown attribute finds no entry, in OpenLDAP without an error 
 under another name, such as ``title;lang-en`` for ``title``.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """The backend kind ``postgres``, and key stores in a PostgreSQL database."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The connection state of a backend. It decides whether lookups run."""
 
-from __future__ import annotations
-
 import asyncio
 from enum import Enum
 

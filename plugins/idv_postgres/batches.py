@@ -4,8 +4,6 @@ Client and server need more CPU time to exchange a query and its result than to 
 index. Under load, a query for many users takes a fraction of the time of single queries.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, TypeAlias

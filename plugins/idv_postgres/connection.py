@@ -1,7 +1,5 @@
 """Connections that give unique names to their prepared statements."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """The connections to one database: the pool for lookups, and separate connections."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Collection, Mapping, Sequence

@@ -4,8 +4,6 @@ Some messages of the server quote a value, for example after a failed cast in a 
 reasons of lookups omit the message. Other reasons include the messages of `_SAFE_TO_REPEAT`.
 """
 
-from __future__ import annotations
-
 import ssl
 
 import asyncpg

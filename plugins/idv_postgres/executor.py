@@ -1,7 +1,5 @@
 """The executor of lookups. It runs statements, and records the roles of servers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -4,8 +4,6 @@ A private event loop runs during each statement. Commands have no other event lo
 reads the key store in a thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Coroutine, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The listener for notifications of the database (LISTEN and NOTIFY). It purges cached answers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

@@ -5,8 +5,6 @@ values than requested, depending on the column's type (``citext``, padded ``char
 So a lookup compares twice: first by ``=``, with the index, then bytewise.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence

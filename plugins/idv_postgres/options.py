@@ -1,7 +1,5 @@
 """The options of a backend of the kind ``postgres``, and the parser of connection URIs."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +52,7 @@ class Dsn:
     """The hosts and the database, for messages."""
 
     @classmethod
-    def parse(cls, text: str) -> Dsn:
+    def parse(cls, text: str) -> "Dsn":
         """Parse a connection URI. Raises `ValueError`."""
         parts = _URI.fullmatch(text)
         start, hosts, path, options = parts.groups("") if parts else [""] * 4

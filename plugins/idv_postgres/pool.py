@@ -4,8 +4,6 @@ asyncpg's pool would add 80 µs to a lookup of 40 µs (CPython 3.11), because it
 reset each returned connection. After a lookup, nothing needs a reset.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 

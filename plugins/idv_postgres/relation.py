@@ -5,8 +5,6 @@ database or, behind a pooler, another client. With another path, the name may me
 and no user would be found. So relation and path are determined once, after connecting.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """The command ``tornado-idv postgres init``: the SQL of the table, its indexes and triggers."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -5,8 +5,6 @@ takes its snapshot before it reads the positions. So its own data may be older t
 but the data of the next statement is not.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache

@@ -4,8 +4,6 @@ Changes are copied into a temporary table, and applied from it in the same trans
 users is not truncated, so lookups see the old rows until the commit.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -77,7 +75,7 @@ class PostgresUserStore(UserStore):
             yield from map(to_user, session.rows(select))
 
     @contextmanager
-    def transaction(self, *, in_place: bool) -> Iterator[PostgresTransaction]:  # noqa: ARG002
+    def transaction(self, *, in_place: bool) -> "Iterator[PostgresTransaction]":  # noqa: ARG002
         with _session(self._options) as session:
             yield PostgresTransaction(self._options, session)
 
@@ -85,7 +83,7 @@ class PostgresUserStore(UserStore):
 class PostgresTransaction(UserTransaction):
     """A transaction that changes the table. It locks the table at its start."""
 
-    def __init__(self, options: PostgresOptions, session: _Session) -> None:
+    def __init__(self, options: PostgresOptions, session: "_Session") -> None:
         self._session, self._notify = session, options.notify
         self._table, names = options.quoted_table, options.columns
         own = (names.nickname, names.card_number, names.plan, names.profile_url or "profile_url")

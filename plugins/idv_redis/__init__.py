@@ -1,7 +1,5 @@
 """The kinds ``redis``: a backend and a shared cache in a Redis server."""
 
-from __future__ import annotations
-
 from tornado_idv import Kinds, hookimpl
 
 

@@ -5,8 +5,6 @@ valid for this run of the server, and no key was evicted. Otherwise the server m
 user, or not loaded it yet. In a cluster, each slot has a ``ready`` key.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Collection, Mapping

@@ -3,8 +3,6 @@
 Only this module and `cluster` use the clients of redis-py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

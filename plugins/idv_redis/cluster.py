@@ -5,8 +5,6 @@ primary. ``redis-cli --cluster fix`` can assign a slot to a node without the slo
 slot has a marker key. Redis loses, copies and moves this key together with the slot's users.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Mapping

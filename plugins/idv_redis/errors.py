@@ -3,8 +3,6 @@
 The reasons contain no data. Messages of the server are dropped, because some quote a command.
 """
 
-from __future__ import annotations
-
 import ssl
 
 from redis import exceptions

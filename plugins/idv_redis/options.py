@@ -1,7 +1,5 @@
 """The options of the kinds ``redis``: a backend and a shared cache."""
 
-from __future__ import annotations
-
 import re
 import sys
 from typing import Annotated, Self

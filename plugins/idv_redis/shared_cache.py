@@ -14,8 +14,6 @@ miss. The marks are not authenticated: a client that changes them can bring back
 until these entries expire.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import json

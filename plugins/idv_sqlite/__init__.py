@@ -1,7 +1,5 @@
 """Read-only access to users in a SQLite file: the kind ``sqlite``. Key stores in files."""
 
-from __future__ import annotations
-
 from tornado_idv import Kinds, hookimpl
 
 

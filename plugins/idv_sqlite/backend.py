@@ -17,8 +17,6 @@ After a change, the file is checked, and the query is repeated, because SQLite m
 the old content with pages of an overwritten file, and follow an index entry to another user's row.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sqlite3

@@ -3,8 +3,6 @@
 Messages of SQLite are dropped, because some quote a value of the table.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Functions for files of databases, without the libraries that lookups need."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -6,8 +6,6 @@ new store. A rollback journal exists only during a write. The concurrency of WAL
 because reads are short, and writers are rare.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import sqlite3
@@ -122,7 +120,7 @@ class SqliteKeyStore(KeyStoreLocation):
         self._written: tuple[FileSignature | None, bytes] = None, b""
 
     @contextmanager
-    def connected(self, *, busy_timeout: float, read_only: bool) -> Iterator[_Database]:
+    def connected(self, *, busy_timeout: float, read_only: bool) -> "Iterator[_Database]":
         """Open the file; see `KeyStoreLocation.connected`."""
         path = self.setting
         try:

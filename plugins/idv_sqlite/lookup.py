@@ -11,8 +11,6 @@ Several lookups of one kind share one statement. This saves most of the time for
 the event loop and SQLite's thread.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,7 +59,7 @@ class LookupStatement:
         is_utf16: bool,
         is_view: bool,
         folds: bool,
-    ) -> LookupStatement:
+    ) -> "LookupStatement":
         """Return the statement that finds a value in ``column``, a quoted SQL expression.
 
         ``select`` is a SELECT of users. It returns the column under the name ``name``. With

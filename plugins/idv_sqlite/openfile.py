@@ -5,8 +5,6 @@ locks, and a lookup could read a half-written page. So changes are detected with
 file: by SQLite's ``data_version``, and by the file's status.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import hashlib
@@ -59,7 +57,7 @@ class OpenFile:
     state: State = field(init=False)
 
     @classmethod
-    async def open(cls, options: SqliteOptions) -> OpenFile:
+    async def open(cls, options: SqliteOptions) -> "OpenFile":
         """Open and check the file. Raises `Unavailable` or `Broken`, and then closes the file."""
         before = signature_of(path := options.path)
         if not path.is_file():

@@ -1,7 +1,5 @@
 """The options of a backend of the kind ``sqlite``."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

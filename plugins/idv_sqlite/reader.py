@@ -10,8 +10,6 @@ A lookup spends most of its time on the switch to the thread and back. So when t
 becomes free, one statement serves all waiting lookups of one kind.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sqlite3

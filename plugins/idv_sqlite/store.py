@@ -5,8 +5,6 @@ readers are never locked out. A file in WAL mode is changed in one transaction i
 SQLite would apply its ``-wal`` file to the copy. In WAL mode, writers do not lock readers out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import fcntl
@@ -145,7 +143,7 @@ class SqliteUserStore(UserStore):
             yield from map(to_user, rows)
 
     @contextmanager
-    def transaction(self, *, in_place: bool) -> Iterator[SqliteTransaction]:
+    def transaction(self, *, in_place: bool) -> "Iterator[SqliteTransaction]":
         """Begin a transaction in the file, or in a copy that the commit renames over the file."""
         # The target of a symbolic link is replaced, not the link.
         path = Path(os.path.realpath(self.options.path))

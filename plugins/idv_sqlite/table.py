@@ -4,8 +4,6 @@ Columns are always qualified with the table (``u."name"``). If there is no such 
 an unqualified ``"name"`` as a string, and every user would be "not found".
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The backend kind ``upstream``: lookups in another HTTP service."""
 
-from __future__ import annotations
-
 from tornado_idv import Kinds, hookimpl
 
 

@@ -1,7 +1,5 @@
 """Lookups in another HTTP service, the *upstream*."""
 
-from __future__ import annotations
-
 import logging
 from copy import copy
 from typing import ClassVar

@@ -4,8 +4,6 @@ The steps contain complete requests and responses. If the name of a value looks 
 secret, the value is masked.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from itertools import takewhile

@@ -1,7 +1,5 @@
 """The options of an ``upstream`` backend in ``config.yaml``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Literal, Self, cast
 

@@ -1,7 +1,5 @@
 """The backend kind ``yaml``: users from a YAML file, the *fixture*, with automatic reload."""
 
-from __future__ import annotations
-
 from tornado_idv import Kinds, hookimpl
 
 

@@ -6,8 +6,6 @@ file is read when two checks in a row give the same signature, because the write
 time. Each later edit has a different modification time, and is noticed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -4,8 +4,6 @@ Messages contain line numbers instead of nicknames and card numbers. They also o
 unknown members, because such a name may be a nickname.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """Base classes of all handlers of the admin listener: access control, JSON and errors."""
 
-from __future__ import annotations
-
 import json
 import logging
 from types import TracebackType

@@ -1,7 +1,5 @@
 """The endpoints of the core on the admin listener."""
 
-from __future__ import annotations
-
 import logging
 
 from tornado_idv.admin.handler import AdminError, AdminHandler

@@ -1,7 +1,5 @@
 """The record of ``/health/ready``, and its parts."""
 
-from __future__ import annotations
-
 from pkgutil import resolve_name
 
 from msgspec import to_builtins

@@ -1,7 +1,5 @@
 """The socket of the admin listener, and its routes."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing

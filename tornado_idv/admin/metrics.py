@@ -3,8 +3,6 @@
 `prometheus_client` only renders. For each scrape, all values are read from the service's counters.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 from collections import Counter, defaultdict

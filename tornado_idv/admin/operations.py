@@ -1,7 +1,5 @@
 """Operations of the service for the admin listener, in this process or in its workers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 

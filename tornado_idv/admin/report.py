@@ -1,7 +1,5 @@
 """Reports of processes to the admin listener, and their sum."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Reports of backends, and of other sources such as the shared cache."""
 
-from __future__ import annotations
-
 import logging
 from operator import index
 from typing import Any

@@ -1,7 +1,5 @@
 """The ``tornado-idv`` command, with one module for each command group."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The configured backends for commands, and their error reports."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

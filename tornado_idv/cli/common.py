@@ -1,7 +1,5 @@
 """Common parts of the commands: options, and the output of records and errors."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """``tornado-idv serve``."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The standard streams of a command. At exit, nothing is left in their buffers."""
 
-from __future__ import annotations
-
 import errno
 import os
 import select

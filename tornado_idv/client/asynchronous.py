@@ -1,7 +1,5 @@
 """The asynchronous client. It uses aiohttp."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress

@@ -1,7 +1,5 @@
 """Exceptions of the client. They never contain a key, a nickname or a card number."""
 
-from __future__ import annotations
-
 
 class ClientError(Exception):
     """Base class of all errors of lookups, never raised directly.

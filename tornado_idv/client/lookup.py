@@ -1,7 +1,5 @@
 """Lookups and the parsing of their responses, without I/O, for both clients."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

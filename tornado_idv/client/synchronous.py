@@ -1,7 +1,5 @@
 """The synchronous client. It uses `http.client`."""
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -88,7 +86,7 @@ class Client(BaseClient[User | None, User]):
         except HTTPException as error:
             raise Unexpected(f"not a response: {type(error).__name__}") from None
 
-    def _send(self, lookup: Lookup, fields: dict[str, str], stream: _Stream) -> Found:
+    def _send(self, lookup: Lookup, fields: dict[str, str], stream: "_Stream") -> Found:
         is_reusable, body = False, b""
         http: Any = HTTPConnection(self._host, self._port)
         http.sock = stream

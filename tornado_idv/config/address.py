@@ -1,7 +1,5 @@
 """Addresses of listening sockets."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket
@@ -49,7 +47,7 @@ class Address:
         return self.path is not None or is_loopback(self.host)
 
     @classmethod
-    def parse(cls, text: str) -> Address:
+    def parse(cls, text: str) -> "Address":
         """Parse ``HOST:PORT`` or ``unix:PATH``; raises `ValueError` for anything else."""
         if text.startswith(UNIX) and text != UNIX:
             return cls(path=Path(text.removeprefix(UNIX)))
@@ -60,7 +58,7 @@ class Address:
         raise ValueError("must be like 127.0.0.1:8080, [::1]:8080 or unix:/run/idv/http.sock")
 
     @classmethod
-    def of(cls, sock: socket.socket) -> Address:
+    def of(cls, sock: socket.socket) -> "Address":
         """Return the address of a bound socket."""
         name = sock.getsockname()
         if sock.family == socket.AF_UNIX:

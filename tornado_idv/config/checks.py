@@ -4,8 +4,6 @@ The checks and the settings model run independently, so one report has the probl
 checks ignore malformed values, because the model reports these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """The settings model for the installed kinds of backend and of shared cache."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping
 from copy import copy
 from functools import cache, lru_cache

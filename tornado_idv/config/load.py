@@ -1,7 +1,5 @@
 """Loads a configuration file, and reports all of its problems together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -41,7 +39,7 @@ class ConfigFile:
     signatures: dict[Path, FileSignature | None] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def read(cls, path: Path, port: int | None = None) -> ConfigFile:
+    def read(cls, path: Path, port: int | None = None) -> "ConfigFile":
         """Read the file at ``path``; raises `StartError` if it cannot be read."""
         try:
             signature = FileSignature.of(path)

@@ -6,8 +6,6 @@ union, it is not in the file. The JSON Schema of the settings lists all tags.
 No message repeats a value, because it may be a secret.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -154,7 +152,7 @@ def _message(error: ErrorDetails, value: Any) -> str:
     return _expected(kind, value) if kind in _PYDANTIC else error["msg"]  # a plugin's own message
 
 
-def _choice(location: Location, value: Any) -> str:
+def _choice(location: "Location", value: Any) -> str:
     known = f"the {location.tag}s are {', '.join(location.choices)}"
     if value is location.value:
         return f"is missing; {known}"

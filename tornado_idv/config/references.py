@@ -3,8 +3,6 @@
 ``$${`` stands for a literal ``${``. References in names of settings are not replaced.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from itertools import takewhile

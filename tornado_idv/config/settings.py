@@ -1,7 +1,5 @@
 """The settings: the contents of `config.yaml`, with defaults and descriptions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 No message repeats a value, because it may be a secret.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The configuration of ``serve --demo``, and the implementation of ``serve --stop-on-eof``."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The faults of the test double. A fault is a simulated failure of lookups."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator

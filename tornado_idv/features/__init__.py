@@ -3,8 +3,6 @@
 To remove a feature, delete its folder and its line here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """A strict decoder for chunked request bodies (RFC 9112, section 7.1)."""
 
-from __future__ import annotations
-
 import re
 from http import HTTPStatus
 

@@ -1,7 +1,5 @@
 """One client connection: lifecycle, timeouts, back-pressure. It serves one request at a time."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

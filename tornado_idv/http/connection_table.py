@@ -1,7 +1,5 @@
 """The table of open connections. It limits their number, and enforces their timeouts."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import resource
@@ -71,7 +69,7 @@ class HttpLimits:
     replace_idle: bool = False
     warning: str = "server.max_connections reached (%d): new connections get 503"
 
-    def within_descriptors(self) -> HttpLimits:
+    def within_descriptors(self) -> "HttpLimits":
         """Return these limits, with ``max_connections`` lowered to fit ``RLIMIT_NOFILE``."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit == resource.RLIM_INFINITY:

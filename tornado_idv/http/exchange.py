@@ -1,7 +1,5 @@
 """One request and its response, between a connection and the Tornado application."""
 
-from __future__ import annotations
-
 from asyncio import BaseTransport, Future
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +35,7 @@ class Peer:
     proxies: TrustedProxies | None = None
 
     @classmethod
-    def of(cls, transport: BaseTransport) -> Peer:
+    def of(cls, transport: BaseTransport) -> "Peer":
         """Return the remote end of a transport."""
         address = transport.get_extra_info("peername")
         protocol = "http" if transport.get_extra_info("sslcontext") is None else "https"

@@ -22,8 +22,6 @@ connections of a proxy also share a class. Fairness by client address would not 
 behind a proxy, all clients may have the same address.
 """
 
-from __future__ import annotations
-
 import time
 from asyncio import AbstractEventLoop
 from collections import OrderedDict

@@ -4,8 +4,6 @@ If two servers could disagree about the end of a request (RFC 9112, section 11.2
 rejected, even if llhttp accepts it.
 """
 
-from __future__ import annotations
-
 import re
 from http import HTTPStatus
 

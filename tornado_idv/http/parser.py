@@ -1,7 +1,5 @@
 """Split the bytes of a connection into requests, without I/O."""
 
-from __future__ import annotations
-
 from http import HTTPStatus
 
 from tornado_idv.http.body import ChunkedBody

@@ -1,7 +1,5 @@
 """The HTTP server. It serves an application on listening sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

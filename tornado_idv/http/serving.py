@@ -1,7 +1,5 @@
 """The interface of the fast path, and the objects shared by all connections."""
 
-from __future__ import annotations
-
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ asyncio's own server creates a protocol only after the handshake. A client that 
 handshake would hold a file descriptor, and no limit would count the client.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

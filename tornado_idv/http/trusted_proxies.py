@@ -4,8 +4,6 @@ Any client can send this header, and each proxy appends the address of its clien
 read from its end, up to the first entry that no trusted proxy has written.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from functools import lru_cache

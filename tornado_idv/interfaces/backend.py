@@ -1,7 +1,5 @@
 """The interface of backends, which plugins implement. A backend is a configured source of users."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar

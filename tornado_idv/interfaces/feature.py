@@ -1,7 +1,5 @@
 """A feature: an optional part of the service, in its folder below ``features/``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The interface of shared caches. A shared cache is a second cache tier for several services."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar

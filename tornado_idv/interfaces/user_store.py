@@ -4,8 +4,6 @@ Only the commands ``tornado-idv users`` use it, not lookups. A kind of backend m
 store by `Backend.user_store`.
 """
 
-from __future__ import annotations
-
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence

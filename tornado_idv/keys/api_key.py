@@ -1,7 +1,5 @@
 """The record of one key."""
 
-from __future__ import annotations
-
 import re
 from math import inf
 from typing import Literal

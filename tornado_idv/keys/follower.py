@@ -4,8 +4,6 @@ Reads and writes may wait for the disk, a server or a lock, so they run in a thr
 file opens it, compares the revision of the store with the last one, and closes it within 0.2 ms.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """All keys in memory, by digest, so that authentication needs no I/O."""
 
-from __future__ import annotations
-
 import heapq
 import math
 import time

@@ -1,7 +1,5 @@
 """The key store in any SQL database, with the operations of a running service."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar

@@ -1,7 +1,5 @@
 """Location of a key store: a file or a URL. Plugins implement both."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager

@@ -1,7 +1,5 @@
 """All keys of a key store, in the form that authentication needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

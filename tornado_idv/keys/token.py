@@ -5,8 +5,6 @@ Only the SHA-256 of a token is stored. A slow hash is not needed, because a rand
 guessed. With a slow hash, requests with wrong tokens could overload the service.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import secrets

@@ -1,7 +1,5 @@
 """A client of the running service's admin listener, for commands."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

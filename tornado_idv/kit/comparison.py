@@ -1,7 +1,5 @@
 """Comparison of the outcomes of a lookup in two sources."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal
 

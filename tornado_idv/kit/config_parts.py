@@ -4,8 +4,6 @@ The rest of the file may be invalid, for example because the operator cannot rea
 is editing the file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Opening of input files, and atomic replacement of output files."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

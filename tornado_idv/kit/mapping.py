@@ -3,8 +3,6 @@
 Expressions are checked when the configuration is read. No error contains a value of a record.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

@@ -1,7 +1,5 @@
 """Masking of secrets in output for operators."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress

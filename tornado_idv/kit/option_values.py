@@ -1,7 +1,5 @@
 """Values of the options of commands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from decimal import Decimal
 from typing import NamedTuple, TypeVar
@@ -21,7 +19,7 @@ class Share(NamedTuple):
     is_percentage: bool
 
     @classmethod
-    def parse(cls, text: str) -> Share:
+    def parse(cls, text: str) -> "Share":
         """Parse ``5%`` or ``100``. Raises `ValueError`."""
         try:
             if text.isascii() and text.isdigit():

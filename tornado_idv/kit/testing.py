@@ -3,8 +3,6 @@
 Import this module only in tests: it needs pytest and pytest-tornasync.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

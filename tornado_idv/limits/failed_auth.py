@@ -8,8 +8,6 @@ instead of 401. Requests with a valid key are never affected.
 An IPv6 client usually has a whole /64, so a /64 counts as one address.
 """
 
-from __future__ import annotations
-
 import secrets
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Repeated warnings and errors, folded into one line per interval with a count."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

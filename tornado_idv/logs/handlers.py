@@ -1,7 +1,5 @@
 """Destination and format of log lines."""
 
-from __future__ import annotations
-
 import logging
 import os
 import select

@@ -4,8 +4,6 @@ A write to a pipe blocks if the reader stalls. On the event loop, this would blo
 and the handling of signals as well.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -7,8 +7,6 @@ waiter gets the permit ("adaptive LIFO"), because during an overload, strict ord
 make every waiter late. Older waiters stay in the queue, in case the load decreases.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from math import inf

@@ -1,7 +1,5 @@
 """The chain: the configured backends in order, each behind its guard, then plugins."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence

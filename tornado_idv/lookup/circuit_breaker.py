@@ -5,8 +5,6 @@ Then it lets one call at a time through as a probe. A successful probe closes th
 probe opens it again for twice the time. Callers must report the end of each call.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

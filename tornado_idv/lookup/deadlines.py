@@ -4,8 +4,6 @@ Each uncached lookup sets two deadlines, and rarely reaches them. A timer handle
 `asyncio.timeout` for each would take 10 to 25 % of the lookup's time (benchmarks/dispatch.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from math import inf
@@ -68,7 +66,7 @@ class Timeout:
 
     __slots__ = ("_cancellations", "_deadline", "_queue", "_task", "expired")
 
-    def __init__(self, queue: DeadlineQueue[Timeout], deadline: float) -> None:
+    def __init__(self, queue: "DeadlineQueue[Timeout]", deadline: float) -> None:
         self._queue = queue
         self._deadline = deadline
         self.expired = False

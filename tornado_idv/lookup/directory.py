@@ -1,7 +1,5 @@
 """The directory looks users up in the answer cache, then in the configured backends in order."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
@@ -59,7 +57,7 @@ class Directory:
         accepts: Callable[[User], bool],
         timeout: float = 2.0,
         on_backend_result: Callable[[BackendCall], object] = lambda _: None,
-        previous: Directory | None = None,
+        previous: "Directory | None" = None,
         layers: Sequence[Layer] = (),
     ) -> None:
         self.cache = cache
@@ -126,7 +124,7 @@ class Directory:
             self.cache.drop_user(query)
         return answer
 
-    def replace(self, previous: Directory, kept: Sequence[str]) -> None:
+    def replace(self, previous: "Directory", kept: Sequence[str]) -> None:
         """Replace the directory ``previous``. Take over its cached users of the ``kept`` backends.
 
         Running lookups continue in ``previous``. Their answers are not cached in this directory.

@@ -1,7 +1,5 @@
 """The entries of the answer cache, by the text of their query."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from cachetools import Cache

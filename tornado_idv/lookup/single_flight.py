@@ -4,8 +4,6 @@ A lookup runs in a separate task, so it continues after its first caller has lef
 separate future.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The identity of a source of users. It keeps answers of different sources apart."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from functools import lru_cache

@@ -4,8 +4,6 @@ The values are in many small caches, because a single dictionary of 1,000,000 en
 the event loop for 100 ms when it is resized, and for 300 ms when it is freed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Iterator

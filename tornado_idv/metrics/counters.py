@@ -4,8 +4,6 @@ The names of counters are fixed words, or come from `config.yaml`. They never co
 users or addresses.
 """
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict

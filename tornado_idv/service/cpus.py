@@ -1,7 +1,5 @@
 """The number of CPUs for this process, used for `server.workers: auto`."""
 
-from __future__ import annotations
-
 import math
 import os
 import sys

@@ -1,7 +1,5 @@
 """The `Directory` for all lookups, and its replacement in a reload."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -40,7 +38,7 @@ async def open_directory(
 
 
 @asynccontextmanager
-async def open_directories(running: Running, parts: Sequence[Part]) -> AsyncIterator[Directories]:
+async def open_directories(running: Running, parts: Sequence[Part]) -> "AsyncIterator[Directories]":
     """Open the parts and the first directory. Check the canaries regularly. Raises `StartError`."""
     settings = running.settings
     directories = Directories(running.manager, running.counters, parts)

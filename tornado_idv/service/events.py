@@ -1,7 +1,5 @@
 """Events of the service, such as ``ready``, for features such as ``systemd``."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from pkgutil import resolve_name

@@ -3,8 +3,6 @@
 Every process reads changes of the store on its own, without the supervisor.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """The base class for parts of the service: objects with state that a reload can change."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Reloads of the configuration: one at a time, all or nothing, each with a reported result."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """One process from start to stop: the loop, the signals, the drain."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

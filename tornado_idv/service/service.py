@@ -1,7 +1,5 @@
 """Builds the service from its settings, and applies new settings while it runs."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

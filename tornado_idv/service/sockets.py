@@ -1,7 +1,5 @@
 """The sockets of the listeners, and their addresses."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

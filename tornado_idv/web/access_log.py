@@ -4,8 +4,6 @@ Most log lines are access lines. For speed, they do not pass through `logging`: 
 collected, and then rendered and written in batches.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

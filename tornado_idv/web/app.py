@@ -1,7 +1,5 @@
 """The Tornado application, and the responses to requests rejected before routing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus

@@ -1,7 +1,5 @@
 """Handlers that require a key. They check its scope and its limits."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Checks of the media types of requests and responses. Only JSON in UTF-8 is supported."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import mimeparse

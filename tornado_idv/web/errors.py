@@ -1,7 +1,5 @@
 """The error responses of the API. All errors have the same JSON members."""
 
-from __future__ import annotations
-
 import enum
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Base classes of all handlers, with JSON responses and JSON errors."""
 
-from __future__ import annotations
-
 from asyncio import CancelledError
 from collections.abc import Awaitable
 from functools import cached_property

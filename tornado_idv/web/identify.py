@@ -1,7 +1,5 @@
 """The handlers that identify a user by profile URL or nickname, and by card number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial

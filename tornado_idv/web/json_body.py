@@ -1,7 +1,5 @@
 """Parsing of JSON request bodies, and encoding of response bodies."""
 
-from __future__ import annotations
-
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from json.encoder import encode_basestring
 from typing import Any

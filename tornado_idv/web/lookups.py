@@ -1,7 +1,5 @@
 """Lookups of users and their results, shared by the handlers and the fast path."""
 
-from __future__ import annotations
-
 import logging
 import math
 from asyncio import CancelledError, Future

@@ -1,7 +1,5 @@
 """Rendering of responses to bytes, without Tornado."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -9,8 +9,6 @@ ends accept a peer only if it has the same user, and a process id in this PID na
 the peer no new rights, because the peer could also attach a debugger to this process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

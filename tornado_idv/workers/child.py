@@ -1,7 +1,5 @@
 """The supervisor's view of forked processes, and the slots that restart them."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,7 +1,5 @@
 """The manager process of several workers: reloads, and the admin listener."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

@@ -1,7 +1,5 @@
 """Signals for a process without an event loop."""
 
-from __future__ import annotations
-
 import signal
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Starts a service with several processes."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import socket

@@ -3,8 +3,6 @@
 It has no event loop and no thread, so it can fork at any time. It handles no requests.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import select

@@ -1,7 +1,5 @@
 """A worker process. It serves until the supervisor orders a stop, or the supervisor ends."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal

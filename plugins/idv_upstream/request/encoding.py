@@ -8,8 +8,6 @@ each single quote in it is doubled (OData).
 A text is compiled once, when the configuration is read, and rendered for each query.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

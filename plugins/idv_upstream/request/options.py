@@ -1,7 +1,5 @@
 """The options ``by_nickname`` and ``by_card``: the parts of a request."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Templates of requests, compiled once for a kind of query and rendered for each query."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A strict parser for configured URLs of an upstream. It never repairs a URL."""
 
-from __future__ import annotations
-
 import re
 from ipaddress import IPv6Address
 from typing import Annotated, NamedTuple
@@ -29,7 +27,7 @@ class Url(NamedTuple):
     query: str
 
     @classmethod
-    def parse(cls, text: str) -> Url:
+    def parse(cls, text: str) -> "Url":
         """Split a URL into its parts. Raises `ValueError` for an invalid URL."""
         parts = _PARTS.fullmatch(text)
         if parts is None or not (parts[1] or parts[2]) or text.startswith("//"):

@@ -1,7 +1,5 @@
 """The mapping of a JSON document to a `User`. Errors contain no value of the document."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from itertools import islice, takewhile

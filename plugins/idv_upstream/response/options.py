@@ -1,7 +1,5 @@
 """The option ``response``: the mapping from a response to a user."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Received responses: their size limits, decompression, JSON and dates."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The interpretation of a response as a user, "not found", or an error."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -121,7 +119,7 @@ class ResponseReader:
             return meaning is Outcome.READ or self.options.not_known_when is not None
         return False if self._error is None else None
 
-    def recording(self, steps: list[Step]) -> ResponseReader:
+    def recording(self, steps: list[Step]) -> "ResponseReader":
         """Return a copy of this reader that appends evaluations of expressions to ``steps``."""
         reader = copy(self)
         reader.mapper = deepcopy(self.mapper)

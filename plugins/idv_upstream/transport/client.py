@@ -4,8 +4,6 @@ Credentials and retries are in `sender`. Errors contain no text of aiohttp, sinc
 quote headers of the request or parts of the response.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

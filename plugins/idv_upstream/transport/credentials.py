@@ -3,8 +3,6 @@
 A secret is read for each request and never stored, because its file may change.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from abc import abstractmethod

@@ -4,8 +4,6 @@ No retry library is used: libraries such as stamina limit the retries of a singl
 retry budget for all requests.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

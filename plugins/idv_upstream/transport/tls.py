@@ -1,7 +1,5 @@
 """TLS settings for connections to an upstream. Changed files apply to new connections."""
 
-from __future__ import annotations
-
 import logging
 import ssl
 import time

@@ -1,7 +1,5 @@
 """The cache of an issued token, with its request, its lifetime and its renewal."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from base64 import urlsafe_b64decode

@@ -1,7 +1,5 @@
 """The common parts of the commands for the running service."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

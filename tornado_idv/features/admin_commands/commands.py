@@ -1,7 +1,5 @@
 """The commands ``tornado-idv cache``, ``explain``, ``health``, ``reload`` and ``status``."""
 
-from __future__ import annotations
-
 from typing import NoReturn
 
 import click

@@ -1,7 +1,5 @@
 """Lookups of many users in one request."""
 
-from __future__ import annotations
-
 import time
 from asyncio import Future, get_running_loop, sleep, wait
 from collections import Counter

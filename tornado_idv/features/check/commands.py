@@ -1,7 +1,5 @@
 """The commands ``tornado-idv check``, ``schema`` and ``plugins``."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

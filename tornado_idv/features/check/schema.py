@@ -5,8 +5,6 @@ The service reads all scalars as text. An editor infers types from the spelling:
 reference such as ``${env:PORT}`` may replace any scalar.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The summary of a configuration: the most important settings, on one screen."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 

@@ -3,8 +3,6 @@
 The operation `verify` is omitted, because only proxies use it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The routes of the OpenAPI document, and of a page that shows it in a browser."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """The admin endpoints of the test double. They exist only in demo mode."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar, cast

@@ -1,7 +1,5 @@
 """The command ``tornado-idv drill``. It detects programs that take an outage for a missing user."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Subclasses of the API's handlers. They return users and simulate faults of the test double."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast

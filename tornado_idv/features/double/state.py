@@ -1,7 +1,5 @@
 """The users, faults and journal of the test double."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """The commands ``tornado-idv keys``: issue, change, list and show the keys of the key store."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The changes that commands make to a key store."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice

@@ -1,7 +1,5 @@
 """The command ``tornado-idv init``: a starter configuration with users and a key."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

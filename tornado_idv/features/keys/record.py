@@ -1,7 +1,5 @@
 """A key of the key store with its tokens, and its conversion to and from a database row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any, Literal

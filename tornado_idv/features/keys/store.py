@@ -1,7 +1,5 @@
 """Common parts of the commands for keys: options, key store, audit log and JSON records."""
 
-from __future__ import annotations
-
 import logging
 import os
 import pwd

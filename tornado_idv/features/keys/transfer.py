@@ -1,7 +1,5 @@
 """The commands ``keys export`` and ``keys import``: keys as lines of JSON, with token digests."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The command ``tornado-idv lookup``."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The reader of an application's accounts from CSV, JSON Lines, or lines of identifiers."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from itertools import chain

@@ -1,7 +1,5 @@
 """The command ``tornado-idv reconcile``."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

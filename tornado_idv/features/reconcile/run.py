@@ -1,7 +1,5 @@
 """One run of ``tornado-idv reconcile``. It finds accounts to delete, or refuses to list any."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress

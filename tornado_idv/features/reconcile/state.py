@@ -1,7 +1,5 @@
 """The state of ``tornado-idv reconcile`` between runs: the start of each user's absence."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -41,7 +39,7 @@ class State(NamedTuple):
     sample: Collection[str]
 
     @classmethod
-    def load(cls, path: Path, column: str, now: float) -> State:
+    def load(cls, path: Path, column: str, now: float) -> "State":
         """Return the state from a file, or a new state if the file does not exist.
 
         An absence that begins after ``now`` is dropped, because a run had a wrong clock. Raises

@@ -4,8 +4,6 @@ The file uses a rollback journal, not a WAL. A ``-wal`` file could outlive its d
 would apply it to the next file with the same name (see `idv_sqlite.key_store`).
 """
 
-from __future__ import annotations
-
 import secrets
 import sqlite3
 import time

@@ -1,7 +1,5 @@
 """The commands ``tornado-idv migrate``. They report the comparisons of a shadow."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter

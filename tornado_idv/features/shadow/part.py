@@ -1,7 +1,5 @@
 """The part of the service that runs the shadows. A reload keeps unchanged shadows open."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager

@@ -4,8 +4,6 @@ The shadow gets a sample of the real lookups. Each comparison is a separate task
 the clients have received their answer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

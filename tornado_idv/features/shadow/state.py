@@ -1,7 +1,5 @@
 """The queue of comparisons in one process. A thread writes it to the file of a shadow."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """The shadows in ``/status.json`` and in the metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """The shared cache as a layer of lookups: answers are read before a lookup, and stored after it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 

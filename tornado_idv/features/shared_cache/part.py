@@ -1,7 +1,5 @@
 """The part of the service with the shared cache. A reload does not replace the part."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +18,7 @@ from tornado_idv.service.part import Part, Running
 from tornado_idv.web.json_body import encode_user
 
 
-def make_part(running: Running) -> SharedCachePart | None:
+def make_part(running: Running) -> "SharedCachePart | None":
     """Return the part for the configured shared cache, or ``None`` without one."""
     options = running.settings.shared_cache
     if options is None:

@@ -3,8 +3,6 @@
 A failed read counts as a miss: the lookup continues with the backends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

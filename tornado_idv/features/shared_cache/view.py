@@ -1,7 +1,5 @@
 """The shared cache in ``/status.json`` and in the metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from prometheus_client import core

@@ -4,8 +4,6 @@ A restored answer is always stale. It expires ``stale_if_error`` after its looku
 extends this time. Times are in seconds of the wall clock.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 

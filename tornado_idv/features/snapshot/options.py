@@ -1,7 +1,5 @@
 """The settings of the snapshot of the cache."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

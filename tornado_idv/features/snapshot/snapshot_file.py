@@ -4,8 +4,6 @@ Only the owner of a file can read it. A file that is not a snapshot is not repla
 All functions may block, and raise `OSError`.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

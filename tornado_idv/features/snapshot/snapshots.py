@@ -7,8 +7,6 @@ A purge removes the file immediately, because purged users must not return after
 follows within 30 s. If a lookup no longer finds a user of the file, the file is removed, too.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

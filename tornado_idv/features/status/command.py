@@ -1,7 +1,5 @@
 """The command ``tornado-idv status``."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

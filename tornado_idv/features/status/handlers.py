@@ -1,7 +1,5 @@
 """The handlers of the status page, its files and its data."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The history of the last 15 minutes for the status page, with one sample per second."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence

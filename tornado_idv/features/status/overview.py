@@ -1,7 +1,5 @@
 """The record of ``/status.json``."""
 
-from __future__ import annotations
-
 import time
 from functools import cache, partial
 from importlib.metadata import version

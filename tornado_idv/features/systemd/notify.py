@@ -1,7 +1,5 @@
 """Notifications for the service manager, as described in `sd_notify(3)`."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -1,7 +1,5 @@
 """The commands ``tornado-idv users``, except for ``compare``."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence

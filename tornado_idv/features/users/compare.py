@@ -1,7 +1,5 @@
 """The command ``tornado-idv users compare``. It reports differences between two backends."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import sys

@@ -3,8 +3,6 @@
 A file that ends within a row is refused, because more rows may be missing.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """The import of a list. It changes a user store so that it contains the users in the list."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress

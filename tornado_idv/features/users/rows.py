@@ -1,7 +1,5 @@
 """Validation of the rows of a list, and a search for the users named in invalid rows."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator

@@ -4,8 +4,6 @@ SQLite keeps the database on disk and deletes it. The database also contains the
 because their users must not be removed.
 """
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The configured backends, and the stores of their users."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The handler of lookups by proxies. Proxies read only the status and the header fields."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

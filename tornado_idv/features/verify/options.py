@@ -1,7 +1,5 @@
 """The setting that enables lookups for proxies."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from tornado_idv.options import APPLIED, Options

@@ -5,8 +5,6 @@ requests and traces, addresses, tokens. A template is learned from a head accept
 It matches only heads that the handlers would treat in the same way.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections import OrderedDict

@@ -10,8 +10,6 @@ A parsed body is stored if the cache contains its answer. A client that guesses 
 body, so its bodies are rarely stored, and do not evict the bodies of other clients.
 """
 
-from __future__ import annotations
-
 import re
 from asyncio import Future
 from collections import OrderedDict, defaultdict
@@ -119,7 +117,7 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
     template: HeadTemplate[_Meaning]
     match: re.Match[bytes]
 
-    def respond(self, data: bytes, sink: ResponseSink) -> bytes | PendingResponse | None:
+    def respond(self, data: bytes, sink: ResponseSink) -> "bytes | PendingResponse | None":
         """Return the response to the request ``data``, or a pending response for a lookup.
 
         After ``None``, the handlers must serve the request, and also charge and log it.
