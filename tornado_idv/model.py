@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
-_PRIVATE = {"body", "card_number", "nickname", "profile_url"}
+_PRIVATE = {"body", "card_number", "nickname", "profile_url", "text"}
 
 
 class _Record(Struct, frozen=True, gc=False):
@@ -39,11 +39,11 @@ class ByNickname(_Record, frozen=True):
     """The query for the user with a nickname, in canonical form without ``@``."""
 
     nickname: str
+    text: str = ""
+    """The canonical text: ``@`` and the nickname. Computed: an argument is replaced."""
 
-    @property
-    def text(self) -> str:
-        """The canonical text: ``@`` and the nickname."""
-        return f"@{self.nickname}"
+    def __post_init__(self) -> None:
+        force_setattr(self, "text", f"@{self.nickname}")
 
 
 class ByCard(_Record, frozen=True):

@@ -132,7 +132,7 @@ def test_full_table_has_its_number_of_values_and_those_in_use() -> None:
     entries = Entries(MANY, counters)
     for number in range(4 * MANY):
         entries.put(str(number), entry(None))
-        entries.touch("0")
+        entries.use("0")
     assert len(entries) == len(texts(entries)) == MANY
     assert counters.evictions == 3 * MANY
     assert entries.find("0") is not None

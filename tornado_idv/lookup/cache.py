@@ -105,10 +105,9 @@ class AnswerCache:
     def get(self, query: Query) -> Answer | None:
         """Return the fresh cached answer or ``None``. The call does no I/O and never waits."""
         text, now = query.text, self.timer()
-        entry = self._find_fresh(text, now)
-        if entry is None:
+        entry = self._found.use(text) or self._negative.use(text)
+        if entry is None or entry.epoch.expired or now >= entry.fresh_until:
             return None
-        (self._found if entry.answer.found else self._negative).touch(text)
         if now >= entry.refresh_at:
             entry.refresh_at = entry.fresh_until  # one refresh for each entry
             self.on_late_hit(query)
@@ -116,12 +115,10 @@ class AnswerCache:
 
     def peek(self, query: Query) -> Answer | None:
         """Return the same answer as `get`, without an LRU update and without a refresh."""
-        entry = self._find_fresh(query.text, self.timer())
-        return None if entry is None else entry.answer
-
-    def _find_fresh(self, text: str, now: float) -> Entry | None:
-        entry = self._found.find(text) or self._negative.find(text)
-        return None if entry is None or entry.epoch.expired or now >= entry.fresh_until else entry
+        entry = self._found.find(query.text) or self._negative.find(query.text)
+        if entry is None or entry.epoch.expired or self.timer() >= entry.fresh_until:
+            return None
+        return entry.answer
 
     def get_failure(self, query: Query) -> LookupFailed | None:
         """Return the memoized failure of a recent lookup, or ``None``."""

@@ -58,9 +58,9 @@ class Table(Generic[Value]):
         part = self._parts[hash(text) % self._number]
         return Cache.__getitem__(part, text) if text in part else None
 
-    def touch(self, text: str) -> None:
-        """Make a value the most recently used."""
-        self._parts[hash(text) % self._number][text]
+    def use(self, text: str) -> Value | None:
+        """Return the value or ``None``. The value becomes the most recently used."""
+        return self._parts[hash(text) % self._number].get(text)
 
     def put(self, text: str, value: Value) -> Value | None:
         """Add a value. Return the replaced value, or ``None``."""
