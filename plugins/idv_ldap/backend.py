@@ -78,7 +78,7 @@ class LdapBackend(Backend[LdapOptions]):
                 await asyncio.wait_for(self._warn_of_unseen(), self.options.connect_timeout)
 
     async def _warn_of_unseen(self) -> None:
-        """Log a warning for each configured attribute that no entry has or that is unreadable."""
+        """Log a warning for each configured attribute without a readable value in any entry."""
         for name in sorted({*self._mapper.attributes, *self.options.filter_attributes}):
             with suppress(LookupFailed):
                 if await self._pool.search(methodcaller("first", f"({name}=*)")) is None:

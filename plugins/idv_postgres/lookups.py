@@ -280,8 +280,8 @@ async def read_columns(connection: Connection, options: PostgresOptions) -> dict
 async def _equals(connection: Connection, column: Column, *, folds: bool = False) -> Condition:
     """Return the comparison of a column. With ``folds``, it ignores the case of ASCII letters.
 
-    A comparison has a part that can use an index of the column, and a part that is exact. The exact
-    part folds the case by ``COLLATE "C"``, because a Turkish collation does not fold I to i.
+    The first part of a comparison can use an index of the column. The second part is exact. It
+    folds the case by ``COLLATE "C"``, because a Turkish collation does not fold I to i.
     """
     name = f"u.{quoted(column.name)}"
     if not folds and column.compares_exactly:

@@ -2,9 +2,9 @@
 
 aiosqlite runs the queries of a connection in a thread. A cancelled caller (after its deadline, for
 example) stops waiting, but its query continues. `sqlite3_interrupt` would stop any statement that
-runs at that moment, perhaps another caller's. So the reader sends one statement at a time, and
-during it, SQLite regularly checks whether a caller waits. An abandoned query ends within about a
-millisecond, and no other query is affected.
+runs at that moment, perhaps another caller's. So the reader sends one statement at a time. While
+the statement runs, SQLite checks regularly whether a caller waits. An abandoned query ends within
+about a millisecond. No other query is affected.
 
 A lookup spends most of its time on the switch to the thread and back. So when the connection
 becomes free, one statement serves all waiting lookups of one kind.

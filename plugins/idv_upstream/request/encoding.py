@@ -114,8 +114,8 @@ class Placeholders:
     def compile(self, text: str, value: Encode = str, literal: Encode = str) -> Parts:
         """Compile ``text``. ``value`` encodes values of placeholders, ``literal`` all other text.
 
-        Raises `ValueError` for an unknown placeholder, for a placeholder between quotes that cannot
-        be escaped safely, and for a text that ``literal`` rejects.
+        Raises `ValueError` for an unknown placeholder, and for a text that ``literal`` rejects. A
+        placeholder between quotes is also an error, unless its value can be escaped safely.
         """
         if _SLOT in text:
             raise ValueError("a NUL character cannot be sent")

@@ -121,8 +121,8 @@ def _change_and_print_token(
 ) -> KeyRecord:
     """Call ``change`` to issue or rotate a key. Print the token, and then commit.
 
-    If printing fails, nothing is changed. If the commit fails, a message reports that the printed
-    token is not valid, or that it may be valid because the store may have been changed.
+    If printing fails, nothing is changed. If the commit fails, a message says that the printed
+    token is not valid. If the commit may have succeeded, it says that the token may be valid.
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     printed = False
