@@ -46,7 +46,7 @@ SIZES = {
     "plugins/idv_upstream": 2_697,
     "plugins/idv_yaml": 405,
     # + 655: faults of files, HTTP and LDAP, which were in `tests/support`; secrets in logs.
-    "soak": 4_319,
+    "soak": 4_348,  # + 29: the load and the faults are modules of their own
     # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
     # modules that were parts of others; + 15 for the names in a snapshot.
     "product": 35_232,
