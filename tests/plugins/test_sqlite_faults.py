@@ -396,7 +396,7 @@ class Held:
     async def __call__(self, *args: Any) -> Any:
         result = await self._function(*args)
         self.has_result.set()
-        await asyncio.wait_for(self.let_go.wait(), timeout=30)  # after a failure, nobody lets go
+        await asyncio.wait_for(self.let_go.wait(), timeout=30)  # a failed test never lets go
         return result
 
 
