@@ -23,7 +23,7 @@ _OF_CLUSTER: _Reasons = (
 )
 """Reasons for errors in a cluster. There, they take precedence over `_REASONS`."""
 _REASONS: _Reasons = (
-    # The first match counts: redis-py derives most of these from ConnectionError.
+    # The first match counts. MasterDownError is a ClusterDownError, most others ConnectionErrors.
     (exceptions.AuthenticationError, Broken, "the server refuses the user or password in the url"),
     (exceptions.AuthorizationError, Broken, "the server refuses the user or password in the url"),
     (
@@ -34,11 +34,11 @@ _REASONS: _Reasons = (
     (exceptions.BusyLoadingError, Unavailable, "the server is loading its data"),
     (exceptions.ReadOnlyError, Unavailable, "the server is a replica, not the primary"),
     (exceptions.OutOfMemoryError, Unavailable, "the server has reached maxmemory"),
+    (exceptions.MasterDownError, Unavailable, "the server is a replica without its primary"),
     (exceptions.AskError, Broken, IN_CLUSTER),
     (exceptions.ClusterCrossSlotError, Broken, IN_CLUSTER),
     (exceptions.ClusterDownError, Broken, IN_CLUSTER),
     (exceptions.TryAgainError, Broken, IN_CLUSTER),
-    (exceptions.MasterDownError, Unavailable, "the server is a replica without its primary"),
     (exceptions.TimeoutError, Unavailable, "the server did not respond in time"),
     (OSError, Unavailable, _UNREACHED),
     (exceptions.ConnectionError, Unavailable, _UNREACHED),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trustme
 from pydantic import ValidationError
-from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
+from redis.exceptions import MasterDownError, NoPermissionError, OutOfMemoryError, ResponseError
 from redis.exceptions import TimeoutError as ReadTimeoutError
 
 import idv_redis
@@ -226,6 +226,7 @@ BROKEN: dict[str, tuple[tuple[str | bytes, ...], Query, str]] = {
         RuntimeError("unable to perform operation; the handler is closed"),  # of uvloop
         ResponseError("BUSY Redis is busy running a script."),
         OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+        MasterDownError("Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
     ],
 )
 def test_an_error_that_passes_is_no_defect(error: Exception) -> None:
