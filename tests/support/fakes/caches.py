@@ -24,15 +24,18 @@ Ask = Callable[[Query], Coroutine[Any, Any, Answer]]
 LIMITS = CacheLimits(ttl=300, negative_ttl=30, max_entries=10, max_negative_entries=3)
 
 
-def flights(cache: AnswerCache) -> SingleFlight:
-    known: dict[str, SingleFlight] = vars(cache)
-    if "flights" not in known:
-        known["flights"] = SingleFlight(cache, _no_source, TIMEOUT, lambda *_: None)
-    return known["flights"]
+class Flights(SingleFlight):
+    """A single flight whose lookups are those of its last caller."""
+
+    ask: Ask
+
+    def __init__(self, cache: AnswerCache) -> None:
+        super().__init__(cache, lambda query, _: self.ask(query), TIMEOUT, lambda *_: None)
 
 
-async def _no_source(query: Query, min_ttl: float) -> Answer:
-    raise NotImplementedError(query, min_ttl)
+def flights(cache: AnswerCache) -> Flights:
+    known: Flights = vars(cache).setdefault("flights", Flights(cache))
+    return known
 
 
 def fetch(
@@ -40,13 +43,13 @@ def fetch(
 ) -> asyncio.Future[Answer]:
     """A caller past a cache: ``ask`` is called unless a lookup is running."""
     asked = flights(cache)
-    asked._look_up, asked._timeout = lambda query, _: ask(query), timeout  # noqa: SLF001 - the backends behind a flight
+    asked.ask, asked._timeout = ask, timeout  # noqa: SLF001 - as another directory would have it
     return asked.add(query)
 
 
 async def refresh(cache: AnswerCache, query: Query, ask: Ask) -> None:
     asked = flights(cache)
-    asked._look_up = lambda query, _: ask(query)  # noqa: SLF001 - the backends behind a flight
+    asked.ask = ask
     await asked.refresh(query)
 
 
