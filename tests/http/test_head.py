@@ -80,7 +80,8 @@ def test_keep_alive_follows_the_request(
 
 
 @pytest.mark.parametrize(
-    ("method", "stays"), [("GET", True), ("DELETE", True), ("POST", False), ("PUT", False)]
+    ("method", "stays"),
+    [("GET", True), ("DELETE", True), ("POST", False), ("PUT", False), ("PATCH", False)],
 )
 def test_keep_alive_without_a_declared_body_depends_on_the_method(
     method: str,
