@@ -163,6 +163,8 @@ async def test_bytes_need_a_function(backend_of: Make) -> None:
             "the server has no attribute disabled",
         ),
         ({"uris": ["ldaps://127.0.0.1"], "tls": {"ca_file": "none.pem"}}, "none.pem: cannot be"),
+        ({"tls": {"cert_file": "none.pem", "key_file": __file__}}, "none.pem: cannot be"),
+        ({"tls": {"cert_file": __file__, "key_file": "none.pem"}}, "none.pem: cannot be"),
         (
             {"uris": ["ldaps://127.0.0.1"], "tls": {"ca_file": __file__}},
             "a file in the option tls cannot be used",
@@ -233,18 +235,21 @@ def connected(server: LdapServer) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "expected", "compared"),
     [
-        ("(uid={nickname})", "(uid=*)"),
-        ("(&(a=b)(uid=x{nickname}y*))", "(&(a=b)(uid=*))"),
-        ("(|(uid~={nickname})(cn:caseExactMatch:={nickname}))", "(|(uid=*)(cn=*))"),
-        ("(cn:dn:={nickname})", "(cn=*)"),
-        ("(title;lang-en={nickname})", "(title;lang-en=*)"),
-        ("(:caseExactMatch:={nickname})", "(objectClass=*)"),
+        ("(uid={nickname})", "(uid=*)", "uid"),
+        ("(&(a=b)(uid=x{nickname}y*))", "(&(a=b)(uid=*))", None),
+        ("(|(uid={nickname})(cn=x{nickname}))", "(|(uid=*)(cn=*))", None),
+        ("(|(uid={nickname})(cn:caseExactMatch:={nickname}))", "(|(uid=*)(cn=*))", None),
+        ("(cn:dn:={nickname})", "(cn=*)", "cn"),
+        ("(uid~={nickname})", "(uid=*)", None),
+        ("(title;lang-en={nickname})", "(title;lang-en=*)", "title;lang-en"),
+        ("(:caseExactMatch:={nickname})", "(objectClass=*)", None),
     ],
 )
-def test_filter_for_any_value(text: str, expected: str) -> None:
-    assert FilterTemplate(text).any == expected
+def test_filter_for_any_value(text: str, expected: str, compared: str | None) -> None:
+    template = FilterTemplate(text)
+    assert (template.any, template.attribute) == (expected, compared)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +352,7 @@ def config_file(folder: Path, config: str = CONFIG, **options: Any) -> Path:
         ("@alice", (0, "found", 'plan              title  ->  "Pro"\n')),
         ("@bob", (0, "found", "plan              title  ->  null (mapped to Free)\n")),
         ("@ALICE", (3, "a user other than requested; nickname_case may be the reason", "")),
-        ("@nobody", (1, "not known here", "(subtree)\n")),
+        ("@nobody", (1, "not known here", f"(uid=nobody) below {PEOPLE} (subtree)\n")),
         ("@disabled", (1, "not known here", "->  true\n")),
         ("@twins", (3, "plan (title) is a list, not text", "title  ->  a list of 2\n")),
     ],
@@ -397,8 +402,12 @@ def test_no_value_leaves_its_place_in_the_filter(value: str) -> None:
         ({"bind": {"dn": "cn=a", "password": ""}}, "password is empty"),
         ({"by_card": {"filter": "(a={nickname})"}}, "must have the placeholder {card_number}"),
         ({"by_card": {"filter": "a={card_number}"}}, "must be a filter in parentheses"),
+        ({"by_card": {"filter": "((a={card_number})"}}, "must be a filter in parentheses"),
         ({"by_nickname": {"filter": "(a:caseExactMatch:={nickname})"}}, "nickname_case is fold"),
         ({"by_nickname": {"filter": "(a:dn:2.5.13.5:={nickname})"}}, "nickname_case is fold"),
+        ({"by_nickname": {"filter": "(a:dn:2.5.13.17:={nickname})"}}, "nickname_case is fold"),
+        ({"by_nickname": {"filter": "(a:octetStringMatch:={nickname})"}}, "nickname_case is fold"),
+        ({"base_dn": "\ud800"}, "base_dn has a lone surrogate"),
         ({"by_card": None, "by_nickname": None}, "a search is missing"),
         ({"tls": {"cert_file": "a"}}, "cert_file and key_file belong together"),
         ({"tls": {"key_file": "a"}}, "cert_file and key_file belong together"),

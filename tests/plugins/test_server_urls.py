@@ -1,6 +1,7 @@
 """URLs of PostgreSQL, Redis and LDAP servers: what is one, and how messages call it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr, ValidationError
@@ -8,6 +9,7 @@ from pydantic import SecretStr, ValidationError
 from idv_ldap.options import LdapOptions
 from idv_postgres.options import Dsn
 from idv_redis.options import check_url
+from support.databases.ldap_server import OPTIONS
 from support.processes.process import Invoke
 
 DSNS: dict[str, tuple[list[str], str]] = {
@@ -68,7 +70,7 @@ def test_url_of_redis_is_accepted(text: str) -> None:
         *("h", "http://h", "REDIS://h", "redis://", "redis:///0", "redis://h:p/0", "redis://h:65536"),
         *("redis://h/x", "redis://u:p@k@h", "redis://u:1/2@h", "redis://u:1?q@h", "redis://u:p#q@h"),
         *("redis://h/0@k", "redis://u:p[q@h", "redis://[h", "unix://", "unix://p/q@/r", "unix:///a@b"),
-        *("unix:///a#b", "redis://h?p=q@k"),
+        *("unix:///a#b", "redis://h?p=q@k", "redis://h:0"),
     ],
 )  # fmt: skip
 def test_anything_else_is_no_url_of_redis(text: str) -> None:
@@ -82,6 +84,23 @@ def test_anything_else_is_no_url_of_redis(text: str) -> None:
 def test_uri_of_ldap_has_a_port_and_an_address_that_can_be_used(text: str) -> None:
     with pytest.raises(ValidationError, match=r"must be like ldaps://dc1\.example\.org"):
         LdapOptions.model_validate({"uris": [text]})
+
+
+@pytest.mark.parametrize(
+    ("text", "uri", "options"),
+    [
+        ("ldap://localhost/", "ldap://localhost:389", {}),
+        ("ldap://[::1]", "ldap://[::1]:389", {"by_nickname": None}),
+        ("ldaps://h", "ldaps://h:636", {}),
+        ("ldap://h:1", "ldap://h:1", {"insecure": True}),
+    ],
+)
+def test_uri_of_ldap_without_tls_is_for_this_machine_or_insecure(
+    text: str, uri: str, options: dict[str, Any]
+) -> None:
+    given = {**OPTIONS, "name": "a", "kind": "ldap", "uris": [text], **options}
+    parsed = LdapOptions.model_validate(given, context={"nickname_case": "fold"})
+    assert parsed.uris == (uri,)
 
 
 @pytest.mark.parametrize(
