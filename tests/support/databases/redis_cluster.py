@@ -14,7 +14,7 @@ from tornado_idv import User
 _README = Path(__file__).parents[3] / "plugins/idv_redis/README.md"
 _RANGES = ((0, 5460), (5461, 10922), (10923, 16383))
 _OPTIONS = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
-_OPTIONS += ("--cluster-node-timeout", "15000", "--repl-diskless-sync-delay", "0")
+_OPTIONS += ("--cluster-node-timeout", "15000")
 
 
 class RedisCluster:
@@ -76,17 +76,6 @@ class RedisCluster:
         finally:
             self.assign(key, self.of(key))
             self.mark(self.of(key))
-
-    @contextmanager
-    def replica(self, node: RedisServer) -> Iterator[RedisServer]:
-        """A new node, which is a replica of this one; the others know it also after its end."""
-        with running_server(*_OPTIONS, "--cluster-port", str(free_port())) as new:
-            new.run(*self._rights.split())
-            for each in self.nodes:
-                _introduce(each, new)
-            new.wait_for(b"cluster_state:ok", "CLUSTER", "INFO")
-            new.run("CLUSTER", "REPLICATE", self.id_of(node))
-            yield new
 
     def raise_epoch(self, node: RedisServer) -> None:
         """Give a node the highest epoch; otherwise others would claim its slot again.
