@@ -18,14 +18,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from idv_ldap.options import LdapOptions
-from support.databases.ldap_server import (
-    ADMIN,
-    PASSWORD,
-    PEOPLE,
-    SUFFIX,
-    LdapServer,
-    require,
-)
+from support.databases.ldap_server import ADMIN, PASSWORD, PEOPLE, SUFFIX, LdapServer, require
 from support.databases.ldap_server import OPTIONS as SERVER_OPTIONS
 from support.fakes.clock_and_backends import LoopClock
 from support.fakes.outcomes import outcome

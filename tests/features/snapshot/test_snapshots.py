@@ -260,20 +260,22 @@ async def test_user_in_a_file_of_a_failed_write_is_not_left(path: Path, process:
     assert not path.exists()
 
 
-@pytest.mark.parametrize("other", ["other.snapshot", None])
+@pytest.mark.parametrize(
+    ("other", "fails"), [("other.snapshot", False), ("other.snapshot", True), (None, True)]
+)
 async def test_file_that_a_reload_leaves_is_removed_at_once_or_by_the_next_purge(
-    path: Path, process: Process, monkeypatch: pytest.MonkeyPatch, other: str | None
+    path: Path, process: Process, monkeypatch: pytest.MonkeyPatch, other: str | None, *, fails: bool
 ) -> None:
     """A later start with this file would bring purged users back."""
     await process.write()
     settings = settings_of(path, snapshot=path.with_name(other) if other else None)
     with monkeypatch.context() as patched:
-        if other is None:
+        if fails:
             patched.setattr(SnapshotFiles, "remove", fail)
         process.snapshots.follow(settings, process.directory)
-        with nullcontext() if other else pytest.raises(OperationFailed):
+        with pytest.raises(OperationFailed) if fails else nullcontext():
             await process.snapshots.purged()
-    assert path.exists() == (other is None)
+    assert path.exists() == fails
     with monkeypatch.context() as patched:
         patched.setattr(snapshot_file, "_SERVICE", b"another service.")
         SnapshotFiles(path).acquire()

@@ -64,7 +64,7 @@ class Snapshots(Part):
         self._in_thread = DaemonThread("snapshot")
         self._options = SnapshotOptions()
         self._files: SnapshotFiles | None = None
-        self._left: SnapshotFiles | None = None  # files that could not be removed
+        self._left = set[SnapshotFiles]()  # files that could not be removed
         self._changes = 0
         """Number of purges and reloads. If it changes during a write, the new file is outdated."""
         self._persisted: list[Texts] = [Texts()]
@@ -204,19 +204,21 @@ class Snapshots(Part):
     def _on_purge(self, directory: Directory) -> None:
         if directory is self._directory:
             self._changes += 1
-            if files := self._files or self._left:
-                self._removal = asyncio.create_task(self._remove(files))
+            if files := {each for each in (self._files, *self._left) if each}:
+                self._removal = asyncio.create_task(self._remove(*files))
 
-    async def _remove(self, files: SnapshotFiles) -> bool:
-        try:
-            await self._in_thread(files.remove)
-            self._left = None
+    async def _remove(self, *several: SnapshotFiles) -> bool:
+        """Remove files. Return whether all are removed. The next purge tries the others again."""
+        self._left.update(several)
+        for files in several:
+            try:
+                await self._in_thread(files.remove)
+                self._left.discard(files)
+            except OSError as error:
+                self._fail(files, "cannot be deleted, so it may still contain purged users", error)
+        if not self._left:
             self._persisted[0].clear()
-        except OSError as error:
-            self._left = files
-            self._fail(files, "cannot be deleted, so it may still contain purged users", error)
-            return False
-        return True
+        return self._left.isdisjoint(several)
 
     def _fail(self, files: SnapshotFiles, problem: str, error: Exception) -> None:
         text = f"{files.own}: {problem}: {getattr(error, 'strerror', '') or type(error).__name__}"
