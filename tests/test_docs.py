@@ -45,12 +45,7 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import ByNickname
 from tornado_idv.registry import installed_kinds, load_class, plugin_manager
 from tornado_idv.trace_context import parse_trace
-from tornado_idv.web.access_log import (
-    AccessLog,
-    Ids,
-    LoggedRequest,
-    record_response,
-)
+from tornado_idv.web.access_log import AccessLog, Ids, LoggedRequest, record_response
 from tornado_idv.web.errors import ApiError
 from tornado_idv.web.response import Result
 

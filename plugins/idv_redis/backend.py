@@ -11,16 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from idv_redis.options import IN_CLUSTER, NOT_INSTALLED, RedisOptions
-from tornado_idv import (
-    Backend,
-    Broken,
-    ByNickname,
-    Query,
-    StartError,
-    Step,
-    Unavailable,
-    User,
-)
+from tornado_idv import Backend, Broken, ByNickname, Query, StartError, Step, Unavailable, User
 
 _log = logging.getLogger(__name__)
 _START_TIMEOUT = 5.0

@@ -7,14 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from tornado_idv import (
-    BackendOptions,
-    Options,
-    Secret,
-    SecretUrl,
-    SharedCacheOptions,
-    WholeNumber,
-)
+from tornado_idv import BackendOptions, Options, Secret, SecretUrl, SharedCacheOptions, WholeNumber
 
 NOT_INSTALLED = (
     f"redis is not installed; install it with: {sys.executable} -m pip install 'redis>=6,<9'"

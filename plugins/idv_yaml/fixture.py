@@ -12,16 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tornado_idv import (
-    ByCard,
-    ByNickname,
-    ConfigError,
-    Fault,
-    Problem,
-    Query,
-    User,
-    yaml_loader,
-)
+from tornado_idv import ByCard, ByNickname, ConfigError, Fault, Problem, Query, User, yaml_loader
 
 Steps = tuple[int | str, ...]
 

@@ -28,13 +28,7 @@ from support.http.scripted_server import (
     reset,
     serving,
 )
-from tornado_idv.client import (
-    AsyncClient,
-    ClientError,
-    RateLimited,
-    Undetermined,
-    Unexpected,
-)
+from tornado_idv.client import AsyncClient, ClientError, RateLimited, Undetermined, Unexpected
 
 both = pytest.mark.parametrize("kind", KINDS)
 

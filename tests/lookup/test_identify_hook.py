@@ -6,15 +6,7 @@ import logging
 import pytest
 
 from support.fakes.clock_and_backends import FakeBackend, LoopClock, Ticker, running
-from support.fakes.directories import (
-    ALICE,
-    QUERY,
-    OwnDispatch,
-    begin,
-    directory,
-    failure,
-    lifetime,
-)
+from support.fakes.directories import ALICE, QUERY, OwnDispatch, begin, directory, failure, lifetime
 from tornado_idv.errors import Broken, Unavailable
 from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.model import Answer, Query

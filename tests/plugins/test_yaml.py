@@ -17,14 +17,7 @@ from idv_yaml.backend import YamlBackend
 from support.databases.sqlite_databases import levels
 from support.http.http_server import until
 from support.pages import code_blocks
-from tornado_idv import (
-    ByCard,
-    ByNickname,
-    FileSignature,
-    StartError,
-    User,
-    yaml_loader,
-)
+from tornado_idv import ByCard, ByNickname, FileSignature, StartError, User, yaml_loader
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
 from tornado_idv.registry import open_backends

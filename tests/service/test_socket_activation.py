@@ -14,18 +14,8 @@ from support.http.load import loaded
 from support.processes.ports import free_port, listens
 from support.processes.process import COMMAND, TIMEOUT, children, eventually
 from support.processes.proxies import find_tool
-from support.processes.service import (
-    KEY,
-    Client,
-    lookup_request,
-    status_of,
-    write_config,
-)
-from support.processes.socket_activation import (
-    drain_worker,
-    held_sockets,
-    serving_activated,
-)
+from support.processes.service import KEY, Client, lookup_request, status_of, write_config
+from support.processes.socket_activation import drain_worker, held_sockets, serving_activated
 from tornado_idv.config.address import Address
 from tornado_idv.config.settings import ServerSettings
 from tornado_idv.errors import StartError

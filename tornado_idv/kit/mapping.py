@@ -23,14 +23,7 @@ from jmespath.exceptions import (
 from jmespath.functions import Functions, signature
 from jmespath.visitor import Options as InterpreterOptions
 from jmespath.visitor import TreeInterpreter
-from pydantic import (
-    Discriminator,
-    Field,
-    Tag,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from tornado_idv import strict_json
 from tornado_idv.errors import Broken

@@ -22,12 +22,7 @@ from tornado_idv.features.double.state import Double as DoubleState
 from tornado_idv.log_format import json_lines
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.service import Service
-from tornado_idv.web.access_log import (
-    AccessLog,
-    Ids,
-    LoggedRequest,
-    record_response,
-)
+from tornado_idv.web.access_log import AccessLog, Ids, LoggedRequest, record_response
 from tornado_idv.web.response import Result
 
 USER = {"plan": "Free", "card_number": "1"}

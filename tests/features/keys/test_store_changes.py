@@ -9,14 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from idv_sqlite.key_store import SqliteKeyStore
-from support.databases.key_stores import (
-    CREATED,
-    add,
-    make_store,
-    open_store,
-    read,
-    record,
-)
+from support.databases.key_stores import CREATED, add, make_store, open_store, read, record
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.features.keys.record import Token
 from tornado_idv.keys.store_location import KeyStoreLocation
