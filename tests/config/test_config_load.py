@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from support.fixtures.configs import GOOD, Load, ProblemsIn
 from tornado_idv.config.load import ConfigFile
-from tornado_idv.errors import ConfigError, InvalidFormat, StartError
+from tornado_idv.errors import ConfigError, InvalidFormat, MissingConfigError, StartError
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.model import ByCard, ByNickname
 from tornado_idv.units import Rate
@@ -80,6 +80,7 @@ def test_text_becomes_a_value_of_the_type_of_each_setting(load_text: Load, tmp_p
         "columns": {"nickname": "nick"},
     }
     assert (crm["name"], crm["kind"], crm["url"]) == ("crm", "remote", "https://crm.example")
+    assert all(each.folds_nicknames for each in settings.backends)
 
 
 def test_key_without_scopes_and_limits_has_the_defaults(load_text: Load) -> None:
@@ -138,6 +139,7 @@ def test_paths_are_relative_to_the_file_which_problems_name_as_given(
     ("name", "reason"),
     [
         ("absent.yaml", "No such file or directory"),
+        ("large/config.yaml", "Not a directory"),
         (".", "Is a directory"),
         ("fifo", "not a regular file"),
         ("zero", "not a regular file"),
@@ -152,8 +154,14 @@ def test_only_small_regular_files_are_loaded(
     (tmp_path / "zero").symlink_to("/dev/zero")
     (tmp_path / "large").write_bytes(b"#" * (1024**2 + 1))
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(StartError, match=f": cannot be read: {reason}$"):
+    with pytest.raises(StartError, match=f": cannot be read: {reason}$") as raised:
         ConfigFile.read(tmp_path / name).load(kinds, {})
+    assert isinstance(raised.value, MissingConfigError) is (name == "absent.yaml")
+
+
+@pytest.mark.parametrize("server", ["workers: 256", "max_body: 1B", "max_body: 1MiB"])
+def test_limit_itself_is_valid_also_in_a_file_of_1_mib(load_text: Load, server: str) -> None:
+    load_text(f"{GOOD}server: {{{server}}}\n".ljust(1024**2, "#"))
 
 
 @pytest.mark.parametrize("host", ["idv.example.", "a_b", "-", "a" * 63, "a." * 126])

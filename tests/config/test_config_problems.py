@@ -57,6 +57,7 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     ("xyz: 1", f"3:1: xyz: unknown setting; known here are {SECTIONS}"),
     ("shared_limits: {kind: redis, url: redis://h}", f"3:1: shared_limits: {REMOVED}"),
     ("server: {workers: many}", f"3:19: server.workers: {NO_WORKERS}"),
+    ("server: {workers: 257}", f"3:19: server.workers: {NO_WORKERS}"),
     ('server: {host: "127.0.0.1:80"}', f"3:16: server.host: {NO_HOST}"),
     ("server: {port: 65536}", "3:16: server.port: must be at most 65535"),
     ("server: {base_path: /../x}", f"3:21: server.base_path: {NO_BASE_PATH}"),
@@ -152,6 +153,10 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     (
         "server: {host: idv.example}\ndemo: no\n" + key(id="a", token=TOKEN),
         f"6:20: auth.keys[0].token: {NO_PLAIN_TOKEN}",
+    ),
+    (
+        "server: {host: idv.example}\ndemo: of\n" + key(id="a", token=TOKEN),
+        "4:7: demo: must be true or false",
     ),
     (
         key(id="a", sha256=DIGEST, scopes="[identify]"),

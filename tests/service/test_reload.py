@@ -379,9 +379,10 @@ def is_trusted(port: int, authority: trustme.CA) -> bool:
 async def test_certificate_is_read_again(tmp_path: Path) -> None:
     """Also if only its file has changed, while files are watched."""
     first, second = trustme.CA(), trustme.CA()
-    pem, other = tmp_path / "tls.pem", tmp_path / "other.pem"
+    pem, key, other = (tmp_path / f"{name}.pem" for name in ("tls", "key", "other"))
     first.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(pem)
-    text = config(A, server="tls: {cert_file: tls.pem, key_file: tls.pem}")
+    key.write_bytes(pem.read_bytes())
+    text = config(A, server="tls: {cert_file: tls.pem, key_file: key.pem}")
     async with reloadable(tmp_path, text) as harness:
         reloader, port = harness.service.reloader, harness.service.port
         pem.write_text(pem.read_text()[:500])
@@ -389,9 +390,11 @@ async def test_certificate_is_read_again(tmp_path: Path) -> None:
         assert (result.code, "cannot be used for TLS" in result.problems[0]) == (FAILED, True)
         assert await asyncio.to_thread(is_trusted, port, first)
         second.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(pem)
-        for _ in range(2):
-            await reloader.poll()
-        assert await asyncio.to_thread(is_trusted, port, second)
+        for authority in (first, second):
+            for _ in range(2):
+                await reloader.poll()
+            assert await asyncio.to_thread(is_trusted, port, authority)
+            key.write_bytes(pem.read_bytes())  # by now, it is the key of the second
         other.write_bytes(pem.read_bytes())
         assert (await harness.reload(text.replace("tls.pem", "other.pem"))).needs_restart == ()
         for each in (pem, other):

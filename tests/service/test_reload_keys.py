@@ -12,7 +12,7 @@ import pytest
 from idv_sqlite import idv_kinds
 from idv_sqlite.key_store import SqliteKeyStore
 from support.databases.key_stores import CREATED, add, make_store, read, record
-from support.processes.reloads import B, config, reloadable
+from support.processes.reloads import A, B, config, reloadable
 from support.processes.service import KEY
 from tornado_idv.admin.report import FAILED, INVALID
 from tornado_idv.config.settings import AuthSettings, KeySettings
@@ -79,8 +79,11 @@ async def test_unknown_key_is_rejected_once_a_store_that_failed_is_removed(
         assert keys.store is not None
         store.write_bytes(b"no database" * 1000)
         await poll(keys)
+        store_before = keys.store
+        assert (await harness.reload(with_store("keys.db", A))).code is None
         assert (await harness.ask("@alice", key=issue("other"))).status == 503
         assert (await harness.reload(config(B))).code is None
+        await poll(keys, store_before)  # as a read that a reload did not wait for
         assert (await harness.ask("@alice", key=issue("other"))).status == 401
 
 

@@ -2,16 +2,19 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from threading import Event, current_thread, main_thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from idv_sqlite import idv_kinds
 from support.databases.key_stores import add, garbage, make_store, open_store, read, record
+from support.fakes.clock_and_backends import Ticker
 from support.http.http_server import until
 from support.http.repeated_requests import BODY, PATH, repeating
 from support.processes.process import Invoke, eventually
@@ -158,21 +161,24 @@ def test_service_answers_while_the_store_fails(
 async def test_store_that_responds_leaves_no_key_undetermined(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An answer is as old as the begin of the read. Uses of keys are written once a minute."""
     make_store(store, "shop")
-    monkeypatch.setattr(service_keys, "_POLL_INTERVAL", 0.02)
-    polls = 0
+    monkeypatch.setattr(service_keys, "_POLL_INTERVAL", 0.0)
+    ticker, calls = Ticker(), Counter[str]()
+    monkeypatch.setattr(service_keys, "time", SimpleNamespace(monotonic=ticker))
 
     async def respond(call: Callable[..., object], *arguments: object) -> object:
-        nonlocal polls
-        polls += 1
+        ticker.now += 0.4
+        calls[call.__name__] += 1
         return call(*arguments)
 
     settings = AuthSettings.model_construct(store=store)
     async with service_keys.Keys(idv_kinds()).opened(settings) as keys:
         monkeypatch.setattr(keys.store, "in_thread", respond)
-        while polls < 5:
-            assert time.monotonic() < keys.ring.complete_until
+        while calls["poll"] < 170:
+            assert ticker.now < keys.ring.complete_until <= ticker.now + (0.6 if calls else 1)
             await asyncio.sleep(0)
+        assert calls["write_last_used"] == 1
 
 
 async def test_reload_reads_many_keys_beside_the_event_loop(

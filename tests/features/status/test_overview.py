@@ -13,6 +13,7 @@ from support.processes.process import Invoke, eventually
 from support.processes.service import Client, serving
 from tornado_idv.admin.report import PartReport
 from tornado_idv.keys.token import issue
+from tornado_idv.kit.admin_client import AdminListener
 from tornado_idv.log_format import format_time
 from tornado_idv.service.service import Service
 
@@ -75,3 +76,40 @@ def test_status_shows_what_fails(
     assert f"backend:      users (yaml): {condition}\n" in text
     assert "key store:    keys.db: gone\n" in text
     assert "sockets:      unix:/s was removed\n" in text
+
+
+def test_status_has_a_line_for_each_part_of_the_record(
+    service: Service, used: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = {"name": "x", "kind": "k", "servers": [], "available": False, "last_error": "no"}
+    half_open = {"breaker": "half_open", "failing_since": None, "next_probe_s": 2.5}
+    is_open = {"breaker": "open", "failing_since": "F", "next_probe_s": None}
+    shadow = {"available": True, "problem": None, "comparisons": {"match": 2, "differs": 0}}
+    worker = {"name": "worker 1", "pid": 7, "phase": "ready", "uptime_s": 4.2, "requests": 3}
+    reload: dict[str, Any] = {"result": "ok", "time": "T", "problem": None}
+    record = ask_admin(service, "/status.json").json | {
+        "workers": [worker],
+        "backends": [source | half_open, source | is_open],
+        "shadows": [source | shadow],
+        "keys": {"count": 2, "next_expiry": "E"},
+        "cache_snapshot": {"error": "full"},
+        "connections": {"idle": 1, "active": 2},
+        "log_dropped": 5,
+    }
+    monkeypatch.setattr(AdminListener, "request", lambda *_: record)
+    lines = set()
+    for more in ({"needs_restart": ["a", "b"]}, {"problem": "bad", "needs_restart": []}):
+        record["last_reload"] = reload | more
+        lines |= {*invoke("status", "--config", used).stdout.splitlines()}
+    assert lines >= {
+        "worker:       worker 1 (pid 7): ready, up for 4 s, 3 requests",
+        "backend:      x (k): failing: no; circuit breaker half-open, next probe in 2.5 s",
+        "backend:      x (k): failing since F: no; circuit breaker open",
+        "shadow:       x (k): available; 2 match",
+        "keys:         2, the next expires at E",
+        "snapshot:     full",
+        "connections:  3",
+        "log lines:    5 dropped",
+        "last reload:  ok at T; after a restart: a, b",
+        "last reload:  ok at T: bad",
+    }
