@@ -345,7 +345,7 @@ def config_file(folder: Path, config: str = CONFIG, **options: Any) -> Path:
         ("@alice", (0, "found", 'plan              title  ->  "Pro"\n')),
         ("@bob", (0, "found", "plan              title  ->  null (mapped to Free)\n")),
         ("@ALICE", (3, "a user other than requested; nickname_case may be the reason", "")),
-        ("@nobody", (1, "not known here", f"(uid=nobody) below {PEOPLE} (subtree)\n")),
+        ("@stranger", (1, "not known here", f"(uid=stranger) below {PEOPLE} (subtree)\n")),
         ("@disabled", (1, "not known here", "->  true\n")),
         ("@twins", (3, "plan (title) is a list, not text", "title  ->  a list of 2\n")),
     ],
