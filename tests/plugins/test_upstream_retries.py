@@ -1,5 +1,6 @@
 """When a request is repeated."""
 
+import asyncio
 import math
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -107,6 +108,17 @@ async def test_retry_after_is_respected(status: int, sent: int, seconds: float) 
         ticker.now += seconds - 4
         assert (await ask(made)).status == 200
     assert len(upstream.requests) == 2
+
+
+async def test_retry_after_is_not_shortened_by_a_concurrent_response() -> None:
+    answers = http(503), http(429, b"", "Retry-After: 9"), http(503)
+    async with asked(*answers, timer=Ticker()) as (upstream, made):
+        upstream.gate.clear()
+        waiting = [asyncio.ensure_future(ask(made, POST)) for _ in answers]
+        await upstream.asked(3)
+        upstream.gate.set()
+        await asyncio.gather(*waiting)
+        assert (await failure_of(made)).retry_after == 9
 
 
 async def test_retry_after_of_an_absolute_url_affects_its_host_alone() -> None:

@@ -258,7 +258,7 @@ class Client:
                 status, received = response.status, response.headers
                 wanted = wants_body(status)
                 body = b""
-                if wanted is not False:
+                if wanted is not False and status not in (204, 304):  # without a body
                     reading = _read(response.content)
                     if wanted is None:
                         reading = asyncio.wait_for(reading, _OPTIONAL_BODY_TIMEOUT)

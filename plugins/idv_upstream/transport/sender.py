@@ -58,7 +58,7 @@ class Sender:
 
     def __post_init__(self, tls: TlsOptions, name: str, connections: int) -> None:
         self._retry_after: dict[str, float] = {}
-        """For each origin, the time when its last ``Retry-After`` ends."""
+        """For each origin, the time when its longest ``Retry-After`` ends."""
         self._client = Client(Tls(tls, name, self.timer), connections)
         self._tokens = None
         if isinstance(self.auth, IssuedToken):
@@ -154,7 +154,7 @@ class Sender:
         except NoResponse as error:
             return error
         if response.status in _WITH_RETRY_AFTER:
-            seconds = min(retry_after(response.headers), MAX_RETRY_AFTER)
-            self._retry_after[origin] = self.timer() + seconds
+            until = self.timer() + min(retry_after(response.headers), MAX_RETRY_AFTER)
+            self._retry_after[origin] = max(until, self._retry_after.get(origin, until))
         is_echoed = name is not None and response.headers.getall(name, []) == [sent]
         return response._replace(is_certain=True) if is_echoed else response
