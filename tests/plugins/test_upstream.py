@@ -111,14 +111,15 @@ async def test_canary_is_looked_up_past_caches(own: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("age", "is_evidence"), [("0", True), ("5", True), ("6", False), ("x", False), ("-1", False)]
+    ("age", "is_evidence"), [("0", True), ("5", True), ("6", False), ("²", False), ("-1", False)]
 )
 async def test_response_of_a_cache_is_evidence_while_it_is_young(
     age: str, *, is_evidence: bool
 ) -> None:
     """For the canary; that of another user is read in any case."""
     found = http(200, json.dumps(record(ALICE)).encode(), ECHO, f"Age: {age}")
-    async with upstream(found, canary=CANARY) as (_, backend):
+    canaries = [CANARY, {"card_number": "40", "max_age": "60s"}]
+    async with upstream(found, canary=canaries) as (_, backend):
         assert await backend.find(ByNickname("alice")) == ALICE_WITH_URL
         if is_evidence:
             assert await backend.find_canary(ByNickname("alice")) == ALICE_WITH_URL

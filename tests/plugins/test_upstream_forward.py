@@ -57,7 +57,10 @@ async def test_traceparent_and_request_id_are_forwarded(tmp_path: Path, *, fast_
         for trace in traces
     ]
     both = ["traceparent", "x-request-id"]
-    got = await forwarded(tmp_path, both, *callers, fast_path=fast_path)
+    untraced, stateless = CALLER, {"traceparent": callers[0]["traceparent"]}
+    callers += [untraced, stateless]
+    *got, second, last = await forwarded(tmp_path, both, *callers, fast_path=fast_path)
+    assert header(second, "traceparent") is header(last, "tracestate") is None
     spans = set()
     for trace, request in zip(traces, got, strict=True):
         assert header(request, "X-Request-ID") == f"request-{trace}"

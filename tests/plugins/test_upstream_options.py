@@ -36,6 +36,7 @@ def options(**members: Any) -> UpstreamOptions:
         ("https://directory.example/a/b-c_d.~/", "https://directory.example/a/b-c_d.~"),
         ("http://[::1]:80", "http://[::1]:80"),
         ("http://idv_users:8080", "http://idv_users:8080"),
+        ("http://directory.example.:80", "http://directory.example.:80"),
     ],
 )
 def test_base_url_is_kept_without_its_last_slash(written: str, kept: str) -> None:
@@ -49,7 +50,9 @@ def test_base_url_is_kept_without_its_last_slash(written: str, kept: str) -> Non
         "ftp://directory.example",
         "http://canary:secret@host",
         "http://host/a?",
+        "http://host?a",
         "http://host/a//b",
+        "http://host/./b",
         "http://host/..",
         "http://host:65536",
         "http://xn--a",
@@ -60,7 +63,7 @@ def test_base_url_is_kept_without_its_last_slash(written: str, kept: str) -> Non
 def test_invalid_base_url_is_rejected_without_repeating_it(written: str) -> None:
     """It may hold a password."""
     with pytest.raises(ValidationError) as caught:
-        options(base_url=written)
+        options(**{**MAPPED, "base_url": written})
     (problem,) = caught.value.errors()
     assert problem["loc"] == ("base_url",)
     assert problem["msg"].startswith("Value error, not a valid base URL; write")
@@ -101,6 +104,7 @@ def with_second(second: dict[str, Any], first: str = "/c/{card_number}") -> dict
 
 
 SECOND = {"url": "/u/{id}"}
+NO_ECHO = {"plan": "plan", "id": "owner", "check_echo": "false"}
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({}, "", "needs base_url, or by_nickname and by_card with complete URLs"),
     ({"endpoints": ["http://a"]}, "", "the option endpoints was removed, because one endpoint"),
@@ -112,11 +116,10 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ),
     (MAPPED | {"response": None}, "", "response is missing; write the mapping from a response to"),
     (MAPPED | {"by_nickname": None}, "", "a request is missing; write by_nickname or by_card"),
-    (
-        MAPPED | {"response": {"plan": "plan", "nickname": "login", "check_echo": "false"}},
-        "",
-        "response.card_number is required for lookups by nickname",
-    ),
+    ({"base_url": "http://a", "status": {404: "broken"}}, "", "a request is missing; write"),
+    (with_second(SECOND) | {"response": None}, "", "response is missing; write"),
+    (MAPPED | {"response": NO_ECHO | {"nickname": "a"}}, "", "response.card_number is required"),
+    (with_second(SECOND) | {"response": NO_ECHO | {"card_number": "a"}}, "", "response.nickname"),
     (with_second(SECOND) | {"response": PLAIN}, "", "response.id is missing; the second request"),
     (WITH_HEADER | {"forward": ["x-request-id"]}, "", "forward and headers both set x-request-id"),
     (
@@ -167,6 +170,12 @@ def test_backend_serves_the_kinds_of_query_that_have_a_request() -> None:
     asked = {"by_card": {"url": "http://host/{card_number}"}}
     assert UpstreamBackend(options(**asked, response=PLAIN)).serves == {ByCard}
     assert UpstreamBackend(options(base_url="http://host")).serves == {ByCard, ByNickname}
+
+
+def test_options_of_another_instance_may_be_overridden() -> None:
+    given = options(base_url="http://host", echo_header="X-Own", timeout="5s")
+    assert UpstreamBackend(given).sender.echo_header == "X-Own"
+    assert UpstreamBackend(given).sender.timeout == 5
 
 
 def test_first_profile_site_is_a_placeholder(tmp_path: Path) -> None:
@@ -250,13 +259,14 @@ def gql(query: str) -> str:
 
 SIZES: list[tuple[dict[str, Any], str | None]] = [
     *(({"url": f"/u?q={{nickname}}&{size}"}, "one") for size in (
-        "limit=1", "page[size]=1", "page%5Bsize%5D=1", "hitsPerPage=1",
+        "limit=1", "page[size]=1", "page%5Bsize%5D=1", "hitsPerPage=1", "rows=1", "take=1", "num=1",
+        "maxRecords=1", "per_page=1", "items_per_page=1", "limitToFirst=1", "limitToLast=1",
     )),
     *(({"url": f"/u?q={{nickname}}&{size}"}, "no") for size in (
         "limit=1&count=0",
     )),
     *(({"url": f"/u?q={{nickname}}&{size}"}, None) for size in (
-        "limit=2", "limit=1.5", "limit=10&page=1", "discount=1",
+        "limit=2", "limit=1.5", "limit=1%30", "limit=10&page=1", "discount=1",
     )),
     ({"url": "/u", "query": {"name": "{nickname}", "$top": "1"}}, "one"),
     ({"url": "/u", "form": {"q": "{nickname}", "maxResults": "1"}}, "one"),
@@ -276,16 +286,15 @@ def test_page_of_one_or_no_user_is_warned_of(request_: dict[str, Any], size: str
     """One is enough for a backend that wants the first."""
     given: dict[str, Any] = {"by_nickname": request_, "status": {404: "broken"}, "id": "id"}
     starts = [f"by_nickname requests a page of {size} user"] * (size is not None)
-    for pick in ("one", "first"):
-        warnings = request_warnings(**given, pick=pick)
+    for more in ({"pick": "one"}, {"pick": "first"}, {"complete_when": "a == b"}):
+        warnings = request_warnings(**given, **more)
         assert [each.partition("user")[0] + "user" for each in warnings] == starts
         starts = [each for each in starts if size == "no"]
 
 
 def request_warnings(**members: Any) -> list[str]:
-    taken = {
-        name: members.pop(name) for name in ("pick", "not_known_when", "id") if name in members
-    }
+    names = ("pick", "not_known_when", "id", "complete_when")
+    taken = {name: members.pop(name) for name in names if name in members}
     given = {"by_nickname": {"url": "/{nickname}"}, **members, "base_url": "http://x"}
     return list(options(**given, response={**PLAIN, **taken}).warnings())
 
