@@ -11,7 +11,7 @@ from idv_upstream.response.mapping import ResponseMapper
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import decode_json
 from support.databases.upstream_backends import ALICE, PLAIN, QUERIES, RECORD, mapper, record
-from tornado_idv import Broken, ByCard, Query, User
+from tornado_idv import Broken, ByCard, ByNickname, Query, User
 from tornado_idv.kit.mapping import Expression
 
 
@@ -264,7 +264,8 @@ def test_wrong_mapping_is_reported() -> None:
 def test_echo_in_another_case_and_of_another_form_is_no_missing_user() -> None:
     page = {"items": [record(login="Alice")]}
     text = "response is for a nickname in another case: see identifiers.nickname_case"
-    assert reason(page, **ECHO) == text
+    for query in (QUERIES[0], ByNickname("ALICE")):
+        assert reason(page, query, **ECHO) == text
     page, numbers = {"items": [record(card=12)]}, {**ECHO, "card_number": "to_string(card)"}
     text = "response is for this card number without its leading zeros"
     assert reason(page, ByCard("0012"), **numbers) == text

@@ -234,6 +234,7 @@ HIDING: list[tuple[dict[str, Any], str]] = [
         ({"not_known_when": text}, f"response.not_known_when ({text}) is true not only")
         for text in ("state != 'active'", "!(user.active)", 'error == "no_user"')
     ),
+    ({"not_known_when": "a != 'b'", "broken_when": "a != 'b'"}, "response.not_known_when (a != "),
     ({"select": "users || `[]`"}, "response.select (users || `[]`) gives an empty list not"),
     ({"select": "items[?state == 'active']"}, "response.select (items[?state == 'active']) has a "),
     ({"select": "hits || items[?active]"}, "response.select (hits || items[?active]) has a filter"),

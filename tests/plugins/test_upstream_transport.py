@@ -21,6 +21,7 @@ from idv_upstream.response.raw import MAX_BODY
 from idv_upstream.transport import client
 from idv_upstream.transport.client import MAX_RESPONSE
 from idv_upstream.transport.credentials import BearerToken
+from support.databases.upstream_backends import upstream
 from support.fakes.clock_and_backends import LoopClock
 from support.http.http_server import until
 from support.http.scripted_server import Said, chunked, full_listener, header, http, serving
@@ -126,17 +127,18 @@ async def test_unsolicited_response_is_not_read(stray: bytes) -> None:
 
 @pytest.mark.parametrize(("connections", "most"), [(1, 64), (100, 100)])
 async def test_number_of_connections_is_limited(connections: int, most: int) -> None:
-    async with asked(GOOD, connections=connections) as (upstream, made):
-        upstream.gate.clear()
-        waiting = [asyncio.ensure_future(ask(made)) for _ in range(most + 10)]
-        await upstream.asked(most)
+    backend: Any
+    async with upstream(GOOD, max_concurrent=connections) as (server, backend):
+        server.gate.clear()
+        waiting = [asyncio.ensure_future(ask(backend.sender)) for _ in range(most + 10)]
+        await server.asked(most)
         for _ in range(100):
             await asyncio.sleep(0)
-        assert len(upstream.requests) == len(upstream.connections) == most
-        upstream.gate.set()
+        assert len(server.requests) == len(server.connections) == most
+        server.gate.set()
         await asyncio.gather(*waiting)
-    assert len(upstream.requests) == most + 10
-    assert len(upstream.connections) == most
+    assert len(server.requests) == most + 10
+    assert len(server.connections) == most
 
 
 # Responses

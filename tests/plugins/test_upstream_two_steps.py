@@ -41,6 +41,7 @@ def behind(
         ([CARD, USER], "found", ["/cards/0012", "/users/7"]),
         ([json_of({"owner": "null"}), USER], "found", ["/cards/0012", "/users/null"]),
         ([UNKNOWN], "not found", ["/cards/0012"]),
+        ([json_of({"owner": 7, "error": "unknown"})], "not found", ["/cards/0012"]),
         (
             [CARD, UNKNOWN, json_of({"owner": 8}), USER],
             "found",
