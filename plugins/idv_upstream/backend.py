@@ -149,8 +149,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     async def _send(self, request: Request, *, on_new: bool) -> Response:
         """Add the headers to forward from the client's request, and send the request."""
         if self.max_age is not None:
-            others = {k: v for k, v in request.headers.items() if k.lower() != "cache-control"}
-            request = replace(request, headers={**others, **_PAST_CACHES})
+            request = replace(request, headers={**request.headers, **_PAST_CACHES})
         context, forward = trace_context.current_request.get(), self.options.forward
         if forward and context is not None:
             headers = dict(request.headers)

@@ -42,7 +42,7 @@ CARRIED: dict[str, tuple[dict[str, Any], str, str | None, str]] = {
         "",
     ),
     "key in a header": (
-        {"kind": "api_key", "header": "authorization", "value": "Token a"},
+        {"kind": "api_key", "header": "Authorization", "value": "Token a"},
         "Authorization",
         "Token a",
         "",
@@ -93,6 +93,7 @@ async def test_secret_is_read_for_each_request(kind: str) -> None:
         await ask(made)
         secret.now("canary\r\nX-Evil: 1")
         failure = await failure_of(made)
+        assert made.secrets() == {"canary\r\nX-Evil: 1"}
     assert isinstance(failure, Broken)
     assert "canary" not in failure.reason
     name = "X-Key" if kind == "api_key" else "Authorization"
@@ -118,6 +119,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({**BASIC_USER, "username": "a:b"}, "basic.username", ""),
     ({**BASIC_USER, "username": "a", "password": "canary\n"}, "basic.password", "on one line"),
     ({**KEY, "header": "K", "value": "canary\n"}, "api_key.value", "not a key; write"),
+    ({**KEY, "header": "K", "value": "canary "}, "api_key.value", "not a key; write"),
     ({**KEY, "header": "K", "query": "k"}, "api_key.query", "either header or query"),
     (KEY, "api_key.query", "either header or query"),
     ({**KEY, "header": "X Key"}, "api_key.header", ""),

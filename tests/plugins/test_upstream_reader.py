@@ -90,12 +90,7 @@ def test_status_may_be_configured_to_be_read_or_not_found(
 
 
 @pytest.mark.parametrize(
-    "content_type",
-    [
-        "Application/JSON; charset=utf-8",
-        "application/json ; charset=utf-8",
-        "application/scim+json",
-    ],
+    "content_type", ["Application/JSON; charset=utf-8", "application/json ; v=1", "a/scim+json"]
 )
 def test_any_media_type_of_json_is_read(content_type: str) -> None:
     assert reader().read(QUERY, response(content_type=content_type)) == ALICE
@@ -104,10 +99,8 @@ def test_any_media_type_of_json_is_read(content_type: str) -> None:
 @pytest.mark.parametrize("content_type", ["text/html", "", "json"])
 def test_another_media_type_is_broken_unless_any_is_configured(content_type: str) -> None:
     received = response(content_type=content_type)
-    assert (
-        failure(reader(), received).reason
-        == "a response of status 200 that is not application/json"
-    )
+    reason = failure(reader(), received).reason
+    assert reason == "a response of status 200 that is not application/json"
     assert reader(media_type="any").read(QUERY, received) == ALICE
 
 

@@ -162,12 +162,8 @@ def test_value_in_a_path_is_one_segment(value: str) -> None:
         return
     read = URL(url, encoded=True)
     before, segment, after = read.raw_path[1:].split("/")
-    assert (read.host, read.port, read.user, read.raw_query_string) == (
-        "h.example",
-        81,
-        None,
-        "c=d",
-    )
+    around = (read.host, read.port, read.user, read.raw_query_string)
+    assert around == ("h.example", 81, None, "c=d")
     assert not leads_elsewhere(f"x{value}")
     assert (before, unquote(segment), after, read.raw_fragment) == ("a", f"x{value}", "b", "")
     assert re.fullmatch(r"[A-Za-z0-9._~%-]*", segment)

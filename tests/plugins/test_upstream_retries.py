@@ -128,6 +128,7 @@ async def test_retry_after_of_an_absolute_url_affects_its_host_alone() -> None:
             for upstream in (busy, other)
         ]
         async with opened(other.address, timer=Ticker()) as made:
+            assert made.shown(requests[0]).url == requests[0].url
             assert (await ask(made, requests[0])).status == 429
             assert "Retry-After" in (await failure_of(made, requests[0])).reason
             assert (await ask(made, requests[1])).status == 200

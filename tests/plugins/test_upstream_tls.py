@@ -45,6 +45,11 @@ class Folder:
         key.write_bytes(leaf.private_key_pem.bytes())
         return {"cert_file": str(cert), "key_file": str(key)}
 
+    def joined(self, authority: trustme.CA) -> dict[str, str]:
+        cert, key = map(Path, self.pair(authority).values())
+        cert.write_bytes(cert.read_bytes() + key.read_bytes())
+        return {"cert_file": str(cert)}
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
@@ -114,9 +119,8 @@ async def test_without_verification_any_certificate_is_accepted_with_a_warning(
         for _ in range(2):
             async with opened(upstream.address, tls=options(verify="false")) as made:
                 assert (await ask(made)).status == 200
-    assert (
-        caplog.messages == ["backend crm: tls.verify is false: certificates are not verified"] * 2
-    )
+    text = "backend crm: tls.verify is false: certificates are not verified"
+    assert caplog.messages == [text] * 2
 
 
 async def test_plain_http_behind_an_https_url_is_unavailable() -> None:
@@ -180,11 +184,9 @@ async def test_client_certificate_is_sent(
     authority: trustme.CA, folder: Folder, version: ssl.TLSVersion
 ) -> None:
     """Its key may be in a file of its own or in the same one."""
-    apart = {"ca_file": folder.ca(authority), **folder.pair(authority)}
-    assert await with_our(authority, options(**apart), version) == 200
-    cert, key = Path(apart["cert_file"]), Path(apart.pop("key_file"))
-    cert.write_bytes(cert.read_bytes() + key.read_bytes())
-    assert await with_our(authority, options(**apart), version) == 200
+    for own in (folder.pair, folder.joined):
+        tls = options(ca_file=folder.ca(authority), **own(authority))
+        assert await with_our(authority, tls, version) == 200
 
 
 @VERSIONS
@@ -236,13 +238,13 @@ async def test_replaced_certificate_is_used(
 ) -> None:
     caplog.set_level(logging.INFO)
     ticker, newcomers = Ticker(), trustme.CA()
-    tls = options(ca_file=folder.ca(authority), **folder.pair(authority))
+    tls = options(ca_file=folder.ca(authority), **folder.joined(authority))
     async with (
         serving(GOOD, tls=server_side(authority, newcomers)) as upstream,
         opened(upstream.address, tls=tls, timer=ticker) as made,
     ):
         await failure_of(made, POST)
-        folder.pair(newcomers)
+        folder.joined(newcomers)
         await failure_of(made, POST)
         ticker.now += 1
         assert (await ask(made)).status == 200

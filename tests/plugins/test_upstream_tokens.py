@@ -380,7 +380,8 @@ NO_TOKEN = (
 )
 TOKENLESS: dict[str, tuple[Said | bytes, type[LookupFailed], str]] = {
     "400": (http(400), Broken, "token server: the credentials are refused (status 400)"),
-    "500": (http(500), Unavailable, "token server: temporarily unavailable (status 500)"),
+    "408": (http(408), Unavailable, "token server: temporarily unavailable (status 408)"),
+    "429": (http(429), Unavailable, "token server: temporarily unavailable (status 429)"),
     "cut": (Said(token()[:-1], "close"), Unavailable, "token server: the response was cut"),
     "HTML": (http(200, b"<html>canary"), Broken, "token server: a response that is not valid JSON"),
     "no token": (http(200, b"{}"), Broken, NO_TOKEN.format("null")),

@@ -131,11 +131,8 @@ async def test_user_is_cached_as_long_as_both_responses_allow(
 
 async def test_message_and_cache_control_of_the_first_response_count_where_it_is_the_last() -> None:
     unknown = json_of({"error": "unknown"}, 404, "Cache-Control: max-age=1")
-    failed = json_of({"error": "maintenance"}, 503)
-    async with behind(unknown, response={**OPTIONS["response"], "error": "error"}) as (
-        server,
-        backend,
-    ):
+    mapping = {**OPTIONS["response"], "error": "error"}
+    async with behind(unknown, response=mapping) as (server, backend):
         assert await backend.find(QUERY) == BackendResult(None, ttl=1.0, storable=True)
-        server.say(failed)
+        server.say(json_of({"error": "maintenance"}, 503))
         assert "maintenance" in await outcome(backend, QUERY)

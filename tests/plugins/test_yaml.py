@@ -13,11 +13,12 @@ import pytest
 
 import idv_yaml
 from idv_yaml import backend as backend_module
-from idv_yaml.backend import YamlBackend
+from idv_yaml.backend import YamlBackend, YamlOptions
 from support.databases.sqlite_databases import levels
 from support.http.http_server import until
 from support.pages import code_blocks
 from tornado_idv import ByCard, ByNickname, FileSignature, StartError, User, yaml_loader
+from tornado_idv.errors import Unavailable
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
 from tornado_idv.registry import open_backends
@@ -106,13 +107,27 @@ async def test_a_reload_answers_from_the_new_users(path: Path) -> None:
         write(path, fixture(ALICE))
         await backend.reload()
         assert changes == []
+        assert "watch tested" not in {task.get_name() for task in asyncio.all_tasks()}
         before = backend.revision
         write(path, fixture(BOB))
         await backend.reload()
         assert backend.revision != before
         assert await backend.find(ByNickname("alice")) is None
         assert await backend.find(ByCard("0012345670")) == BOB
+        assert backend.user_count == 1
         assert changes == ["changed"]
+
+
+async def test_entry_of_a_fault_without_a_user_is_unavailable(path: Path) -> None:
+    """Of a nickname in any case, if case is folded."""
+    write(path, "users:\n- {nickname: Bob, fault: {reset: true}}\n")
+    context = {"base_dir": path.parent, "demo": True, "nickname_case": "fold"}
+    options = {"name": "tested", "kind": "yaml", "path": path.name}
+    backend = YamlBackend(YamlOptions.model_validate(options, context=context))
+    async with open_backends([backend]):
+        with pytest.raises(Unavailable) as caught:
+            await backend.find(ByNickname("bob"))
+    assert not caught.value.counts_against_breaker
 
 
 async def test_a_file_that_has_lost_its_count_keeps_the_old_users(path: Path) -> None:
@@ -133,10 +148,11 @@ async def test_a_file_that_has_lost_its_count_keeps_the_old_users(path: Path) ->
         ("", "users.yaml:1:1: users: missing or empty; the file may be truncated; write users: []"),
         ("users:\n- {nickname: canary canary}\n", "users.yaml:2:4: users[0].nickname: write"),
         (None, "users.yaml: cannot be read: No such file"),
+        ("fault: {reset: true}\nusers: []\n", "users.yaml:1:1: fault: needs demo: true"),
         ("users:\n" + "- x\n" * 9, "users.yaml:10:3: users[8]: write a mapping with nickname"),
         ("users:\n" + "- x\n" * 30, "; and 21 more"),
     ],
-    ids=["empty", "invalid", "missing", "ten problems", "31 problems"],
+    ids=["empty", "invalid", "missing", "fault", "ten problems", "31 problems"],
 )
 async def test_a_bad_file_is_reported_once_and_the_old_users_are_kept(
     path: Path, text: str | None, message: str, caplog: pytest.LogCaptureFixture

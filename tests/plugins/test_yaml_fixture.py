@@ -16,7 +16,7 @@ users:
     plan: Free
   - nickname: bob
     card_number: 0012345670
-    profile_url: https://elsewhere.example/bob
+    profile_url: http://elsewhere.example/bob
     plan: Pro
 """
 COUNTED = "count: 2\n" + BLOCK
@@ -39,7 +39,7 @@ def of_one(**fields: str) -> str:
 def test_users_are_indexed_by_nickname_and_by_card() -> None:
     """Values stay the text that is written; the ``@`` is no part of the nickname."""
     fixture = parse(BLOCK.encode(), "u.yaml")
-    bob = User("Pro", "0012345670", "bob", "https://elsewhere.example/bob")
+    bob = User("Pro", "0012345670", "bob", "http://elsewhere.example/bob")
     alice = User("Free", "4000123412341234", "alice")
     assert fixture.users == {
         ByNickname("alice"): alice,
@@ -62,7 +62,7 @@ def test_no_users_is_a_valid_fixture(text: str) -> None:
 @pytest.mark.parametrize("nickname", ["a" * 64, '"@@alice"', "no", "~", '"..x"', '"!$&:@~"'])
 def test_a_nickname_may_be_any_printable_ascii(nickname: str) -> None:
     """And a card number may be as long as can be configured."""
-    text = of_one(nickname=nickname, card_number="1" * 64)
+    text = of_one(nickname=nickname, card_number="1" * 64, plan="x" * 256)
     (user,) = set(parse(text.encode(), "u.yaml").users.values())
     assert user.nickname == nickname.strip('"').removeprefix("@")
 
@@ -92,12 +92,18 @@ def test_a_nickname_may_be_any_printable_ascii(nickname: str) -> None:
         (of_one(card_number="12a"), "3:5: users[0].card_number", "64"),
         (of_one(card_number="1" * 65), "3:5: users[0].card_number", "64"),
         (of_one(card_number="1\uff11"), "3:5: users[0].card_number", "64"),
+        *(
+            (of_one(plan=plan), "4:5: users[0].plan", "write 1 to 256 characters without control")
+            for plan in ("x" * 257, '"\\x7f"', '"a\\x85"', '"a\\u2028"')
+        ),
         (of_one(profile_url="null"), "5:5: users[0].profile_url", "https://"),
+        (of_one(profile_url=f"https://{'x' * 2041}"), "5:5: users[0].profile_url", "2,048"),
         ("count: two\nusers: []\n", "1:1: count", "a number"),
         ("count: [1]\nusers: []\n", "1:1: count", "a number"),
         (f"count: {'9' * 5000}\nusers: []\n", "1:1: count", "a number"),
         ("count: 0\nusers: []", "1:1: count", "line break"),
         ("users: [", "2:1", "not valid YAML"),
+        (b"users: \xff", "1:8", "not UTF-8 text"),
     ],
 )
 def test_a_bad_fixture_is_refused(text: str | bytes, place: str, message: str) -> None:
@@ -117,7 +123,7 @@ def test_a_bad_fixture_is_refused(text: str | bytes, place: str, message: str) -
 )
 def test_a_duplicate_user_is_reported_with_both_lines(second: str, line: int, problem: str) -> None:
     text, lines = of_one() + f"  - {second}\n    plan: Pro\n", f"lines {line - 3} and {line}"
-    reported = problems(text, folds_nicknames="fold" in problem)
+    reported = problems(text, folds_nicknames="@alice" not in second)
     name = problem.partition(" ")[0]
     assert reported == [f"u.yaml:{line}:5: users[1].{name}: {lines} hold the same {problem}"]
 
