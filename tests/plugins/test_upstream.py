@@ -118,7 +118,8 @@ async def test_response_of_a_cache_is_evidence_while_it_is_young(
     age: str, max_age: int, *, is_evidence: bool
 ) -> None:
     """For the canary; that of another user is read in any case."""
-    found = http(200, json.dumps(record(ALICE)).encode(), ECHO, f"Age: {age}")
+    headers = (ECHO, f"Age: {age}", "Cache-Control: no-store")
+    found = http(200, json.dumps(record(ALICE)).encode(), *headers)
     canaries = [{**CANARY, "max_age": f"{max_age}s"}, {"card_number": "40", "max_age": "60s"}]
     async with upstream(found, canary=canaries) as (_, backend):
         assert await backend.find(ByNickname("alice")) == ALICE_WITH_URL
@@ -146,6 +147,8 @@ BAD_ANSWERS = {
         Broken,
         "not_known_when is false for",
     ),
+    "another 404": (http(404, b'{"code": "not_found"}'), Broken, "not_known_when is false for"),
+    "410": (http(410, ABSENT), Broken, "unexpected status 410"),
     "not_found 200": (http(200, ABSENT), Broken, "not a record"),
     "204": (b"HTTP/1.1 204 Canary\r\n\r\n", Broken, "unexpected status 204"),
     "302": (http(302, b"", "Location: /magpie"), Broken, "status 302); redirects"),

@@ -153,6 +153,8 @@ BROKEN: dict[str, tuple[dict[str, Any], Any, str]] = {
         {"total": 0, "items": [RECORD]},
         "found_when (total != `0`) is false, but select (items) gives a user",
     ),
+    "text, and a root": ({"select": "id", "plan": "$root.p"}, record(id="canary"), "gives text"),
+    "one of two": ({**TOTAL, "found_when": "n && items"}, {"n": False, "items": [RECORD]}, "false"),
     "not found, and the user": (
         {"found_when": "found", "select": "user"},
         {"found": False, "user": RECORD},

@@ -107,6 +107,7 @@ def test_another_media_type_is_broken_unless_any_is_configured(content_type: str
 def test_empty_body_is_broken_unless_found_when_is_configured() -> None:
     nothing = response(body=b"")
     assert isinstance(failure(reader(), nothing), Broken)
+    assert isinstance(failure(reader(not_known_when="!code"), response(404, b"")), Broken)
     assert reader(found_when="login").read(QUERY, nothing) is None
     assert reader(found_when="login").read(QUERY, response()) == ALICE
 
@@ -245,7 +246,7 @@ BUSY = {"ok": False, "error": {"code": "BUSY", "message": "slow down, alice with
 @pytest.mark.parametrize(
     ("options", "kind", "said"),
     [
-        ({"unavailable_when": "error.code == 'BUSY'"}, Unavailable, "(unavailable_when)"),
+        ({"unavailable_when": "!ok", "broken_when": "!ok"}, Unavailable, "(unavailable_when)"),
         ({"broken_when": "error.code == 'BUSY'"}, Broken, "(broken_when)"),
         (
             {"unavailable_when": "!ok", "error": "error.message"},
@@ -292,8 +293,8 @@ def test_encoded_values_in_a_message_are_masked(path: str) -> None:
     body = {"e": f"no {path}?key=s3%2Fcr%2Bet: s3/cr+et"}
     masked = failure(read, response(body=body), ByNickname("Eve+x@people.example"))
     assert masked.reason.endswith(": no …?key=…: …")
-    spaced = failure(read, response(body={"e": "4  0 - 1"}), ByCard("401"))
-    assert spaced.reason.endswith("): …")
+    for query, text in ((ByCard("401"), "4  0 - 1"), (ByNickname('a"b'), 'a\\"b')):
+        assert failure(read, response(body={"e": text}), query).reason.endswith("): …")
 
 
 def test_long_message_is_masked_quickly() -> None:
