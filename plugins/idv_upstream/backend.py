@@ -47,7 +47,6 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             kind: [each.template(options.profile_site) for each in first.requests]
             for kind, first in options.requests.items()
         }
-        self.checks_echo = options.mapping.check_echo
         self.sender = Sender(
             base_url=options.base_url or "",
             auth=options.auth,
@@ -92,7 +91,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
                 raise
         else:
             # The requested value in a response shows that it belongs to this request.
-            is_echoed = self.checks_echo and _user(result) is not None
+            is_echoed = self.options.mapping.check_echo and _user(result) is not None
             if is_echoed or self._is_certain(responses):
                 return result
         return await self._look_up(query, [], on_new=True)

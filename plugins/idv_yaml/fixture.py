@@ -75,8 +75,8 @@ def parse(
         root = yaml_loader.read(content, file)
     except ConfigError as error:
         (problem,) = error.problems
-        line = content.decode("utf-8-sig", "replace").split("\n")[problem.line - 1 :][:1]
-        if not (line and line[0][problem.column - 1 :].startswith("@")):
+        lines = content.decode("utf-8-sig", "replace").split("\n")[problem.line - 1 :]
+        if not (lines and lines[0][problem.column - 1 :].startswith("@")):
             raise
         # This is the most frequent error in fixtures: in YAML, ``@`` cannot start a plain text.
         message = "put a value that begins with @ in quotes"

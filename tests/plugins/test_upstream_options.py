@@ -118,6 +118,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (MAPPED | {"by_nickname": None}, "", "a request is missing; write by_nickname or by_card"),
     ({"base_url": "http://a", "status": {404: "broken"}}, "", "a request is missing; write"),
     (with_second(SECOND) | {"response": None}, "", "response is missing; write"),
+    (MAPPED | {"status": {199: "read"}}, "status.199.[key]", "greater than or equal to 200"),
     (MAPPED | {"response": NO_ECHO | {"nickname": "a"}}, "", "response.card_number is required"),
     (with_second(SECOND) | {"response": NO_ECHO | {"card_number": "a"}}, "", "response.nickname"),
     (with_second(SECOND) | {"response": PLAIN}, "", "response.id is missing; the second request"),

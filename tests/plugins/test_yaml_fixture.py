@@ -17,7 +17,7 @@ users:
   - nickname: bob
     card_number: 0012345670
     profile_url: http://elsewhere.example/bob
-    plan: Pro
+    plan: "@Pro"
 """
 COUNTED = "count: 2\n" + BLOCK
 
@@ -39,7 +39,7 @@ def of_one(**fields: str) -> str:
 def test_users_are_indexed_by_nickname_and_by_card() -> None:
     """Values stay the text that is written; the ``@`` is no part of the nickname."""
     fixture = parse(BLOCK.encode(), "u.yaml")
-    bob = User("Pro", "0012345670", "bob", "http://elsewhere.example/bob")
+    bob = User("@Pro", "0012345670", "bob", "http://elsewhere.example/bob")
     alice = User("Free", "4000123412341234", "alice")
     assert fixture.users == {
         ByNickname("alice"): alice,
@@ -73,7 +73,7 @@ def test_a_nickname_may_be_any_printable_ascii(nickname: str) -> None:
         ("", "1:1: users", "missing or empty"),
         ("users: null", "1:1: users", "must be a list"),
         (f"- {ALICE}", "1:1", "write a mapping"),
-        ("users: [alice]", "1:9: users[0]", "write a mapping"),
+        ("users: [[alice]]", "1:9: users[0]", "write a mapping"),
         ("user: []\nusers: []", "1:1", 'did you mean "users"?'),
         ("users: []\nzz: 1", "2:1", "there are count, fault, users"),
         (of_one(plam="x"), "5:5: users[0]", 'did you mean "plan"?'),
@@ -81,7 +81,7 @@ def test_a_nickname_may_be_any_printable_ascii(nickname: str) -> None:
         (of_one(plan="'  '"), "4:5: users[0].plan", "empty"),
         (of_one(plan="[]"), "4:5: users[0].plan", "must be text"),
         (of_one(nickname='"@"'), "2:5: users[0].nickname", "empty"),
-        (of_one(nickname="'@.'"), "2:5: users[0].nickname", "not only dots"),
+        (of_one(nickname="'@...'"), "2:5: users[0].nickname", "not only dots"),
         (of_one(nickname='"a\\n"'), "2:5: users[0].nickname", "ASCII"),
         (of_one(nickname="a" * 65), "2:5: users[0].nickname", "64"),
         *(
@@ -103,6 +103,7 @@ def test_a_nickname_may_be_any_printable_ascii(nickname: str) -> None:
         (f"count: {'9' * 5000}\nusers: []\n", "1:1: count", "a number"),
         ("count: 0\nusers: []", "1:1: count", "line break"),
         ("users: [", "2:1", "not valid YAML"),
+        ('users: {"@a" b}', "1:14", "not valid YAML"),
         (b"users: \xff", "1:8", "not UTF-8 text"),
     ],
 )
@@ -195,7 +196,7 @@ FAULTY = """\
 fault: {delay: 5ms, probability: 0.5}
 users:
   - {nickname: "@Alice", card_number: "1", plan: Free, fault: {status: 503, times: 2}}
-  - {nickname: "@bob", fault: {status: 503}}
+  - {nickname: "@bob", card_number: "2", fault: {status: 503}}
   - {card_number: "3", fault: {reset: true}}
 """
 
@@ -206,7 +207,8 @@ def test_faults_are_indexed_by_query() -> None:
     )
     assert set(fixture.users) == {ByNickname("alice"), ByCard("1")}
     faults = fixture.faults
-    assert set(faults) == {None, ByNickname("alice"), ByNickname("bob"), ByCard("1"), ByCard("3")}
+    names, cards = map(ByNickname, ("alice", "bob")), map(ByCard, "123")
+    assert set(faults) == {None, *names, *cards}
     assert faults[ByNickname("alice")] is faults[ByCard("1")]
     assert (faults[None].delay, faults[None].probability) == (0.005, 0.5)
     assert faults[ByCard("3")].reset
@@ -216,7 +218,7 @@ def test_a_fault_needs_demo() -> None:
     assert problems(FAULTY) == [
         "u.yaml:1:1: fault: needs demo: true in config.yaml",
         "u.yaml:3:56: users[0].fault: needs demo: true in config.yaml",
-        "u.yaml:4:24: users[1].fault: needs demo: true in config.yaml",
+        "u.yaml:4:42: users[1].fault: needs demo: true in config.yaml",
         "u.yaml:5:24: users[2].fault: needs demo: true in config.yaml",
     ]
 

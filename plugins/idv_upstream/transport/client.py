@@ -65,9 +65,8 @@ _FAILURES: tuple[tuple[type[Exception], type[LookupFailed], str], ...] = (
     (aiohttp.ClientConnectionError, NoResponse, "connection lost"),
     (aiohttp.ClientPayloadError, Unavailable, "the response was cut short"),
     (aiohttp.ClientResponseError, Broken, "a response that is not HTTP"),
-    (aiohttp.ClientError, Broken, "the request cannot be sent"),
     (OSError, NoResponse, "connection lost"),
-    (ValueError, Broken, "the request cannot be sent"),
+    (Exception, Broken, "the request cannot be sent"),
 )
 # OpenSSL's names of the alerts for a rejected or missing client certificate. With TLS 1.3 they
 # arrive after the handshake, when the connection seems to be established.

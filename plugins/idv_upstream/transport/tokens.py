@@ -63,12 +63,11 @@ class Tokens:
         """Return a valid token. Raises `Unavailable` or `Broken`."""
         if self.timer() < self._expires_at:
             return self.latest
-        if self._fetching is None or self._fetching.done():
-            is_changed = self._refused is not None and self.auth.token_request() != self._refused
-            if self.timer() >= self._failed_until or is_changed:
-                self._fetching = asyncio.create_task(self._fetch(), name="token of an upstream")
-        if self._fetching is not None:
-            await asyncio.shield(self._fetching)
+        is_changed = self._refused is not None and self.auth.token_request() != self._refused
+        is_due = is_changed or self.timer() >= self._failed_until
+        if self._fetching is None or (self._fetching.done() and is_due):
+            self._fetching = asyncio.create_task(self._fetch(), name="token of an upstream")
+        await asyncio.shield(self._fetching)
         if self._failure is not None:
             failure = self._failure.copy()  # callers modify the exception
             # The wait is limited, because a new secret may end it.
