@@ -41,10 +41,7 @@ FOUND: dict[str, tuple[dict[str, Any], Any]] = {
         {**ECHO, "plan": "$root.plan"},
         {"items": [record(login="bob", card="8"), RECORD], "plan": "Free"},
     ),
-    "text that is no root": (
-        {"plan": {"path": "no || '$root'", "value_map": {"$root": "Free"}}},
-        RECORD,
-    ),
+    "no root": ({"plan": {"path": "no || '$root'", "value_map": {"$root": "Free"}}}, RECORD),
     "echo of many": (
         ECHO,
         {"items": [record(login="alice2", card="7"), RECORD, record(login="Alice", card="8")]},

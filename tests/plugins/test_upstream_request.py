@@ -253,21 +253,13 @@ WRONG = {
     "header brace": ({"url": "/{nickname}", "headers": {"A": "{"}}, "headers.A", "a lone {"),
     "header blank": ({"url": "/{nickname}", "headers": {"A": "{nickname} "}}, "headers.A", "ends"),
     **{
-        f"header {name}": (
-            {"url": "/{nickname}", "headers": {name: "x"}},
-            f"headers.{name}",
-            "auth",
-        )
+        f"header {name}": ({"url": "/{nickname}", "headers": {name: ""}}, f"headers.{name}", "auth")
         for name in (
             *("Accept-Encoding", "authorization", "Connection", "Content-Length", "Expect", "Host"),
             *("Keep-Alive", "Proxy-Authorization", "TE", "Trailer", "Transfer-Encoding", "Upgrade"),
         )
     },
-    "header twice": (
-        {"url": "/{nickname}", "headers": {"A": "1", "a": "2"}},
-        "headers",
-        "duplicate header",
-    ),
+    "twice": ({"url": "/{nickname}", "headers": {"A": "1", "a": "2"}}, "headers", "duplicate"),
     "JSON key": ({"url": "/p", "json": {"a": {"{nickname}": "b"}}}, "json.a.{nickname}", "only"),
     "JSON text": ({"url": "/p", "json": "{nickname}"}, "json", "not JSON"),
     "form name": ({"url": "/p", "form": {"{nickname}": "a"}}, "form.{nickname}", "only values"),

@@ -10,7 +10,7 @@ import pytest
 
 from idv_upstream.request.template import Request
 from idv_upstream.response.raw import retry_after
-from support.fakes.clock_and_backends import Ticker
+from support.fakes.clock_and_backends import LoopClock, Ticker
 from support.http.scripted_server import Said, http, serving
 from support.http.upstream_transport import (
     GET,
@@ -81,8 +81,13 @@ async def test_one_request_in_five_is_repeated() -> None:
 
 async def test_second_attempt_has_the_rest_of_the_timeout() -> None:
     """There is none if the pause would outlast it."""
-    async with asked(http(503), GOOD, timeout=0.5, chance=lambda: 12.5) as (upstream, made):
-        assert (await ask(made)).status == 503
+    async with asked(http(503), GOOD, timeout=20, chance=lambda: 100) as (upstream, made):
+        upstream.gate.clear()
+        waiting = asyncio.ensure_future(ask(made))
+        await upstream.asked()
+        LoopClock().forward(18)
+        upstream.gate.set()
+        assert (await waiting).status == 503
     assert len(upstream.requests) == 1
     async with asked(http(503), Said()) as (upstream, made):
         assert (await given_up(upstream, made, times=2)).reason == "cancelled by the guard"

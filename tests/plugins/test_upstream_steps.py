@@ -126,16 +126,16 @@ def test_credentials_in_a_response_are_masked(try_: Try) -> None:
 NAMED = "another-9876543210"
 SECRETS = {
     "in the URL": (
-        f'{{url: "/c/{{card_number}}?access_token={NAMED}", query: {{api_key: {NAMED}, a: b}}}}',
-        "/c/0012?access_token=***&api_key=***&a=b",
+        f'{{url: "/c/{{card_number}}?access_t%6Fken={NAMED}", query: {{s_secret: {NAMED}, a: b}}}}',
+        "/c/0012?access_t%6Fken=***&s_secret=***&a=b",
     ),
     "in JSON": (
         f'{{method: GET, url: /c, json: {{auth: {{v: "{NAMED}\\""}}, a: ["{{card_number}}"]}}}}',
         '/c{"auth": "***", "a": ["0012"]}',
     ),
     "in a form": (
-        f'{{method: GET, url: /, form: {{secret: {NAMED}, b: "{{card_number}}"}}}}',
-        "/secret=***&b=0012",
+        f'{{method: GET, url: /, form: {{pwd: {NAMED}, passwd: {NAMED}, b: "{{card_number}}"}}}}',
+        "/pwd=***&passwd=***&b=0012",
     ),
 }
 

@@ -226,10 +226,7 @@ def test_a_fault_needs_demo() -> None:
 @pytest.mark.parametrize(
     ("entry", "problem"),
     [
-        (
-            "nickname: a, fault: {status: 404}",
-            "fault.status: must be 429, 500 or 503; for a 404 of a proxy",
-        ),
+        ("nickname: a, fault: {status: 404}", "fault.status: must be 429, 500 or 503; for a 404"),
         ("nickname: a, fault: {statsu: 503}", "fault.statsu: this member is not known; there are"),
         ("nickname: a, fault: 503", "fault: Input should be a valid dictionary"),
         ("profile_url: 'https://a.example', fault: {cut: true}", ": a fault without a user needs"),

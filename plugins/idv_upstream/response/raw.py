@@ -43,7 +43,7 @@ def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
         raise Unavailable("the response was cut short")
     if len(body) > MAX_BODY:
         raise too_long()
-    coding = headers.get("Content-Encoding", "identity").strip().lower()
+    coding = headers.get("Content-Encoding", "identity").lower()
     if coding == "identity":
         return body
     if coding not in {"gzip", "x-gzip", "deflate"}:
@@ -73,7 +73,7 @@ def decode_json(body: bytes) -> Any:
 
 def retry_after(headers: Mapping[str, str]) -> float:
     """Return the seconds of ``Retry-After`` (RFC 9110, section 10.2.3), or 0 without a value."""
-    value = headers.get("Retry-After", "").strip()
+    value = headers.get("Retry-After", "")
     if _SECONDS.fullmatch(value):
         return float(value)
     until = _date(value)
