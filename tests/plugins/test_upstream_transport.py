@@ -19,7 +19,7 @@ from aiohttp import connector
 from idv_upstream.request.template import Request
 from idv_upstream.response.raw import MAX_BODY
 from idv_upstream.transport import client
-from idv_upstream.transport.client import MAX_RESPONSE
+from idv_upstream.transport.client import MAX_RESPONSE, NoResponse
 from idv_upstream.transport.credentials import BearerToken
 from support.databases.upstream_backends import upstream
 from support.fakes.clock_and_backends import LoopClock
@@ -305,7 +305,7 @@ async def test_wait_for_a_pooled_connection_is_no_connection_timeout(
 async def test_refused_connection_is_unavailable() -> None:
     async with opened(f"http://127.0.0.1:{free_port()}") as made:
         failure = await failure_of(made)
-    assert isinstance(failure, Unavailable)
+    assert isinstance(failure, NoResponse)
     assert failure.reason == "connection failed"
 
 
@@ -314,7 +314,7 @@ async def test_connection_timeout_is_unavailable(monkeypatch: pytest.MonkeyPatch
     with full_listener() as (host, port):
         async with opened(f"http://{host}:{port}") as made:
             failure = await failure_of(made)
-    assert isinstance(failure, Unavailable)
+    assert isinstance(failure, NoResponse)
     assert failure.reason == "connection timed out"
 
 
@@ -445,7 +445,7 @@ async def test_host_name_is_unavailable_until_it_is_known(
     name_server(monkeypatch, error=error)
     async with serving(GOOD) as up, opened(f"http://directory.invalid:{up.port}") as made:
         failure = await failure_of(made)
-        assert isinstance(failure, Unavailable)
+        assert isinstance(failure, NoResponse)
         assert failure.reason == "the host name cannot be resolved"
         name_server(monkeypatch, "127.0.0.2", "127.0.0.1")
         assert (await ask(made)).status == 200

@@ -110,6 +110,7 @@ async def test_steps_of_both_requests_are_explained() -> None:
     ] * 2
     assert [each.result for each in steps if each.name == "not_known_when"].count(True) == 1
     assert [each.name for each in steps].count("response") == 3
+    assert len(server.connections) == 1 + 3  # the last request is repeated
 
 
 @pytest.mark.parametrize(
