@@ -75,7 +75,7 @@ def test_url_is_rendered(options: dict[str, Any], query: Query, url: str | None)
     ("options", "method", "repeatable"),
     [
         ({}, "GET", True),
-        ({"json": {"a": "b"}}, "POST", False),
+        ({"json": {}}, "POST", False),
         ({"form": {"a": "b"}}, "POST", False),
         ({"json": {"a": "b"}, "method": "GET"}, "GET", True),
         ({"method": "HEAD"}, "HEAD", True),
@@ -131,7 +131,7 @@ def test_content_type_may_be_configured() -> None:
         ('"@{nickname}@x"', "a\\", r'"@a\\@x"'),
         ("'{nickname}'", "a'b", "'a''b'"),
         ("name eq 'x' or '{nickname}'", "'", "name eq 'x' or ''''"),
-        ('{nickname} "x" {nickname}', '"', '" "x" "'),
+        ('{nickname} "x" "y" {nickname}', '"', '" "x" "y" "'),
         ("""it's "{nickname}" here""", "'\"", """it's "'\\"" here"""),
         ("""'{{"a": "{nickname}"}}'""", "'\"", """'{"a": "''\\""}'"""),
         ('"{nickname}', '"', '""'),
