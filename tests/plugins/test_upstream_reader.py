@@ -125,6 +125,7 @@ def test_not_known_when_is_read_from_the_body_of_statuses_that_mean_not_found() 
     ("status", "kind", "start"),
     [
         (400, Broken, "unexpected status 400"),
+        (308, Broken, "a redirect (status 308); redirects are not followed"),
         (401, Broken, "the credentials are refused (status 401)"),
         (404, Broken, "not_known_when is false for a response of status 404"),
         (500, Unavailable, "temporarily unavailable (status 500)"),

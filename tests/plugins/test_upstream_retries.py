@@ -28,11 +28,7 @@ PART = http(200, b"{}")[:-1]
 RESET, CLOSED = Said(then="reset"), Said(then="close")
 
 
-@pytest.mark.parametrize(
-    "first",
-    [RESET, CLOSED, http(502), http(503), http(504)],
-    ids=["reset", "closed", "502", "503", "504"],
-)
+@pytest.mark.parametrize("first", [RESET, CLOSED, http(502), http(503), http(504)])
 async def test_repeatable_request_is_repeated_after_a_pause(first: Said | bytes) -> None:
     pauses = AsyncMock()
     async with asked(first, GOOD, pause=pauses, chance=lambda: 0.5) as (upstream, made):
@@ -42,9 +38,7 @@ async def test_repeatable_request_is_repeated_after_a_pause(first: Said | bytes)
 
 
 @pytest.mark.parametrize(
-    ("first", "sent"),
-    [(http(503), POST), (http(500), GET), (http(429), GET), (http(404), GET)],
-    ids=["not repeatable", "500", "429", "404"],
+    ("first", "sent"), [(http(503), POST), (http(500), GET), (http(429), GET), (http(404), GET)]
 )
 async def test_any_other_response_is_not_repeated(first: bytes, sent: Request) -> None:
     async with asked(first, GOOD) as (upstream, made):

@@ -111,6 +111,12 @@ async def test_steps_of_both_requests_are_explained() -> None:
     assert [each.result for each in steps if each.name == "not_known_when"].count(True) == 1
     assert [each.name for each in steps].count("response") == 3
     assert len(server.connections) == 1 + 3  # the last request is repeated
+    mapping = {**OPTIONS["response"], "select": "not_null(items, @)", "match": "echo"}
+    for others, shown in (([], 4096), ([{"login": "b", "card": "9"}], 400)):
+        second = json_of({"items": [RECORD, *others]})
+        async with behind(CARD, second, response=mapping) as (_, backend):
+            await backend.explain(QUERY, steps := [])
+        assert [each.shown for each in steps if each.name == "response body"] == [400, shown]
 
 
 @pytest.mark.parametrize(

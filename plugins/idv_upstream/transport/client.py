@@ -193,7 +193,7 @@ async def _without_retry(
     """Prevent retries by aiohttp. It retries after its own errors, not after `LookupFailed`."""
     try:
         return await handler(request)
-    except (aiohttp.ClientError, OSError) as error:
+    except aiohttp.ClientError as error:
         raise _failure(error) from None
 
 
