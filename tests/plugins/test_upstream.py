@@ -64,7 +64,6 @@ class TestConformance(BackendConformance):
         (ByNickname('"\\\n&'), "/below/api/v1/identify/url", b'{"input": "@\\"\\\\\\n&"}'),
         (ByCard("0012"), "/below/api/v1/identify/card", b'{"card_number": "0012"}'),
     ],
-    ids=["nickname", "hostile nickname", "card"],
 )
 async def test_request_to_another_instance_has_no_other_headers(
     query: Query, path: str, body: bytes
@@ -142,21 +141,13 @@ def found(**members: Any) -> bytes:
 
 BAD_ANSWERS = {
     "HTML 200": (http(200, HTML, kind="text/html"), Broken, "not application/json"),
-    "no_such_route 404": (
-        http(404, ABSENT.replace(b"not_found", b"no_such_route")),
-        Broken,
-        "not_known_when is false for",
-    ),
+    "no route": (http(404, b'{"status": "error"}'), Broken, "not_known_when is false for"),
     "another 404": (http(404, b'{"code": "not_found"}'), Broken, "not_known_when is false for"),
     "410": (http(410, ABSENT), Broken, "unexpected status 410"),
     "not_found 200": (http(200, ABSENT), Broken, "not a record"),
     "204": (b"HTTP/1.1 204 Canary\r\n\r\n", Broken, "unexpected status 204"),
     "302": (http(302, b"", "Location: /magpie"), Broken, "status 302); redirects"),
-    "another user": (
-        found(nickname="@magpie-2", card_number="40001112223334"),
-        Broken,
-        "response is for a user other than requested",
-    ),
+    "another user": (found(nickname="@magpie-2", card_number="4"), Broken, "for a user other than"),
     "nickname without @": (found(nickname="magpie-nick"), Broken, "wrong record: nickname"),
     "no profile_url": (found(profile_url=None), Broken, "wrong record: profile_url"),
     "illegal cookie": (http(503, b"", "Set-Cookie: magpie,x=1"), Unavailable, "status 503"),

@@ -325,7 +325,6 @@ def test_404_that_is_not_believed_or_of_another_instance_is_not_warned_of() -> N
         (MAPPED | {"status": {404: "broken"}}, True),
         (with_second(SECOND) | {"status": {404: "broken"}}, False),
     ],
-    ids=["native", "by nickname", "by card"],
 )
 def test_folded_nicknames_are_warned_of(members: dict[str, Any], *, warns: bool) -> None:
     """A directory that distinguishes case would not find users with capitals."""

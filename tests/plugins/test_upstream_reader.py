@@ -346,6 +346,7 @@ STATE = {"select": "items", "not_known_when": "state == 'disabled'"}
 EXPLAINED: dict[str, tuple[dict[str, str], Any, list[str]]] = {
     "no user": (LIST, {"items": []}, ["found_when", "select"]),
     "user": (LIST, PAGE, ["found_when", "select", *FIELDS]),
+    "url": ({"profile_url": "u"}, {**RECORD, "u": "x"}, [*FIELDS[:2], "profile_url", "plan"]),
     "a wrong field": ({"card_number": "lower(no)"}, RECORD, ["card_number"]),
     "the requested value is taken": ({"check_echo": "false"}, RECORD, ["card_number", "plan"]),
     # A response that says "slow down", and one of several pages, may hold records of others.

@@ -110,7 +110,6 @@ def test_method_follows_from_the_body(
             "application/x-www-form-urlencoded",
         ),
     ],
-    ids=["mapping", "text", "form"],
 )
 def test_body_is_rendered(options: dict[str, Any], body: bytes, kind: str) -> None:
     """Any string may have a placeholder; JSON as text may hold numbers."""

@@ -243,7 +243,6 @@ def test_response_whose_body_is_not_read_has_the_same_outcome(
         (b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n", None),
         (b"", None),
     ],
-    ids=["404", "200", "silent"],
 )
 async def test_incomplete_response_has_the_same_outcome(sent: bytes, status: int | None) -> None:
     """A body that decides nothing is waited for less than the timeout of a lookup."""

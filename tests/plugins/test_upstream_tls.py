@@ -9,9 +9,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import trustme
+from aiohttp import ClientOSError, TCPConnector
 from pydantic import ValidationError
 
 from idv_upstream.transport import tls as tls_module
@@ -139,9 +141,7 @@ async def test_plain_http_behind_an_https_url_is_unavailable() -> None:
 
 # Our own certificate
 
-VERSIONS = pytest.mark.parametrize(
-    "version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["TLS 1.2", "TLS 1.3"]
-)
+VERSIONS = pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 
 
 def serve_with_alerts(listener: socket.socket, context: ssl.SSLContext) -> None:
@@ -203,6 +203,14 @@ async def test_missing_or_wrong_client_certificate_is_broken(
     assert failure.reason == "TLS refused: the client certificate is missing or not accepted"
 
 
+async def test_alert_after_the_handshake_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened("https://127.0.0.1:1") as made:
+        for alert in ("BAD_CERTIFICATE", "UNSUPPORTED_CERTIFICATE", "ACCESS_DENIED"):
+            error = ClientOSError(1, f"[SSL: TLSV1_ALERT_{alert}] alert (_ssl.c:1)")
+            monkeypatch.setattr(TCPConnector, "connect", AsyncMock(side_effect=error))
+            assert (await failure_of(made)).reason.startswith("TLS refused: ")
+
+
 # Files
 
 
@@ -229,6 +237,8 @@ async def test_unusable_files_are_start_errors(authority: trustme.CA, folder: Fo
 
 
 def test_key_without_a_certificate_is_rejected() -> None:
+    with pytest.raises(ValidationError, match="1 validation"):
+        options(key_file="a.key", cert_file=5)
     with pytest.raises(ValidationError, match="key_file needs cert_file") as caught:
         options(key_file="a.key")
     assert [each["loc"] for each in caught.value.errors()] == [("key_file",)]

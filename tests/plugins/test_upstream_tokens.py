@@ -361,7 +361,6 @@ async def test_upstream_that_rejects_every_token_does_not_cost_a_token_per_reque
 
 
 async def test_concurrent_rejections_fetch_one_token() -> None:
-    """A late rejection of the old token uses the new one."""
     refusals = (GOOD, *(http(401),) * 20, GOOD)
     async with issued(token("t1"), token("t2"), token("t3"), answers=refusals) as case:
         await ask(case.made)
@@ -374,11 +373,25 @@ async def test_concurrent_rejections_fetch_one_token() -> None:
     assert len(case.issuer.requests) == 2
 
 
+async def test_late_rejection_of_the_old_token_uses_the_new_one() -> None:
+    async with issued(token("t1"), token("t2"), token("t3")) as case:
+        await ask(case.made)
+        case.directory.say(Said(), http(401), GOOD)
+        late = asyncio.ensure_future(ask(case.made))
+        await case.directory.asked(2)
+        await ask(case.made)
+        case.directory.writers[0].write(http(401))
+        assert (await late).status == 200
+    assert case.shown()[1:] == ["Bearer t1", "Bearer t1", "Bearer t2", "Bearer t2"]
+
+
 NO_TOKEN = (
     "token server: token ((!token_type || lower(token_type) == 'bearer') && access_token) gives {},"
     " not a token"
 )
 TOKENLESS: dict[str, tuple[Said | bytes, type[LookupFailed], str]] = {
+    "302": (http(302), Broken, "token server: unexpected status 302"),
+    "403": (http(403), Broken, "token server: the credentials are refused (status 403)"),
     "400": (http(400), Broken, "token server: the credentials are refused (status 400)"),
     "408": (http(408), Unavailable, "token server: temporarily unavailable (status 408)"),
     "429": (http(429), Unavailable, "token server: temporarily unavailable (status 429)"),

@@ -101,8 +101,10 @@ async def test_steps_of_both_requests_are_explained() -> None:
     """Again, if the second response has no user; up to the one that failed."""
     steps: list[Step] = []
     async with behind(CARD, UNKNOWN, CARD, Said(b"", "reset")) as (server, backend):
+        before = dict(vars(backend))
         with pytest.raises(LookupFailed):
             await backend.explain(QUERY, steps)
+        assert vars(backend) == before
     assert [each.result for each in steps if each.name in {"request", "id"}] == [
         f"GET {server.address}/cards/0012",
         "7",

@@ -120,7 +120,6 @@ def test_a_bad_fixture_is_refused(text: str | bytes, place: str, message: str) -
         ("nickname: alicE\n    card_number: '2'", 5, "nickname (nickname_case is fold)"),
         ("nickname: bob\n    card_number: 1", 6, "card_number"),
     ],
-    ids=["nickname", "folded nickname", "card number"],
 )
 def test_a_duplicate_user_is_reported_with_both_lines(second: str, line: int, problem: str) -> None:
     text, lines = of_one() + f"  - {second}\n    plan: Pro\n", f"lines {line - 3} and {line}"
@@ -175,7 +174,6 @@ def test_a_counted_fixture_cut_at_any_byte_is_never_smaller(whole: str) -> None:
         (BLOCK, "missing, but the last fixture had it"),
         (COUNTED.replace("count: 2", "count: 3"), "is 3, but there are 2 users"),
     ],
-    ids=["missing", "wrong"],
 )
 def test_a_count_that_does_not_fit_is_reported_with_what_to_do(text: str, problem: str) -> None:
     advice = "the file may be truncated; if 2 is right, set count to 2"
@@ -202,9 +200,8 @@ users:
 
 
 def test_faults_are_indexed_by_query() -> None:
-    fixture = parse(
-        f"count: 3\n{FAULTY}".encode(), "u.yaml", folds_nicknames=True, allows_faults=True
-    )
+    content = f"count: 3\n{FAULTY}".encode()
+    fixture = parse(content, "u.yaml", folds_nicknames=True, allows_faults=True)
     assert set(fixture.users) == {ByNickname("alice"), ByCard("1")}
     faults = fixture.faults
     names, cards = map(ByNickname, ("alice", "bob")), map(ByCard, "123")
