@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from idv_upstream.explain import Recorder, bounded
 from idv_upstream.options import UpstreamOptions
+from idv_upstream.reader import ResponseReader
 from idv_upstream.request.template import Request
 from idv_upstream.response.mapping import AnotherUser
 from idv_upstream.response.raw import Response
-from idv_upstream.response.reader import ResponseReader
 from idv_upstream.transport.sender import Sender
 from tornado_idv import (
     Backend,
@@ -56,14 +56,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             connections=options.max_concurrent,
             echo_header=options.echo_header,
         )
-        self.reader = ResponseReader(
-            options=options.mapping,
-            statuses=options.status,
-            hints=options.cache_control == "follow",
-            credential=options.has_credential,
-            folds_nicknames=options.folds_nicknames,
-            secrets=self.sender.secrets,
-        )
+        self.reader = ResponseReader(options, self.sender.secrets)
 
     @property
     def serves(self) -> frozenset[type[Query]]:

@@ -13,9 +13,9 @@ from multidict import CIMultiDict
 import idv_upstream
 from idv_upstream.backend import UpstreamBackend
 from idv_upstream.options import UpstreamOptions
+from idv_upstream.reader import ResponseReader, freshness
 from idv_upstream.response.mapping import ResponseMapper
 from idv_upstream.response.raw import Response
-from idv_upstream.response.reader import ResponseReader, freshness
 from support.databases.upstream_backends import PLAIN, mapper, upstream
 from support.fakes.outcomes import outcome
 from support.http.scripted_server import Said, http

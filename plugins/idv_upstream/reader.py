@@ -1,17 +1,17 @@
 """The interpretation of a response as a user, "not found", or an error."""
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from copy import copy, deepcopy
-from dataclasses import InitVar, dataclass
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from multidict import MultiMapping
 
+from idv_upstream.options import UpstreamOptions
 from idv_upstream.response.mapping import ResponseMapper
-from idv_upstream.response.options import Outcome, ResponseOptions, outcome
+from idv_upstream.response.options import Outcome, outcome
 from idv_upstream.response.raw import MAX_RETRY_AFTER, Response, decode_json, retry_after
 from tornado_idv import (
     BackendResult,
@@ -57,25 +57,18 @@ _GAP = re.compile(r"(?<=\w)(?=\w)")
 _MAX_MESSAGE = 100
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class ResponseReader:
     """Interprets the responses of one upstream.
 
-    ``statuses`` overrides outcomes of status codes. With ``hints``, ``Cache-Control`` is followed.
-    ``credential`` is true if a credential is configured. With ``folds_nicknames``, the case of
-    nicknames is ignored. The function ``secrets`` returns the texts to mask in error messages.
+    The function ``secrets`` returns the texts to mask in error messages.
     """
 
-    options: ResponseOptions
-    statuses: Mapping[int, Outcome]
-    hints: bool
-    credential: bool
-    folds_nicknames: InitVar[bool]
-    secrets: Callable[[], Collection[str]]
-
-    def __post_init__(self, folds_nicknames: bool) -> None:
-        self.mapper = ResponseMapper(self.options, folds_nicknames=folds_nicknames)
-        self._error = None if self.options.error is None else Expression(self.options.error)
+    def __init__(self, options: UpstreamOptions, secrets: Callable[[], Collection[str]]) -> None:
+        self._options = options
+        self._mapping = options.mapping
+        self._secrets = secrets
+        self.mapper = ResponseMapper(self._mapping, folds_nicknames=options.folds_nicknames)
+        self._error = None if self._mapping.error is None else Expression(self._mapping.error)
 
     def read(
         self, query: Query, response: Response, *earlier: Response
@@ -94,7 +87,7 @@ class ResponseReader:
     def limited(self, user: User | None, *responses: Response) -> User | BackendResult | None:
         """Return ``user`` as a result, with the shortest cache time of all ``responses``."""
         limits = [freshness(each.headers) for each in responses if "Cache-Control" in each.headers]
-        if not limits or not self.hints:
+        if not limits or self._options.cache_control == "ignore":
             return user
         seconds = min((each for each, _ in limits if each is not None), default=None)
         return BackendResult(user, ttl=seconds, storable=all(storable for _, storable in limits))
@@ -104,19 +97,19 @@ class ResponseReader:
 
         If ``found_when`` is configured, an empty body counts as null.
         """
-        if not response.body and self.options.found_when is not None:
+        if not response.body and self._mapping.found_when is not None:
             return None
         content_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         is_json = content_type == "application/json" or content_type.endswith("+json")
-        if self.options.media_type == "json" and not is_json:
+        if self._mapping.media_type == "json" and not is_json:
             raise Broken(f"a response of status {response.status} that is not application/json")
         return decode_json(response.body)
 
     def wants_body(self, status: int) -> bool | None:
         """Return whether to read the response body. ``None`` means that the body is optional."""
-        meaning = outcome(status, self.statuses)
+        meaning = outcome(status, self._options.status)
         if meaning in (Outcome.READ, Outcome.NOT_KNOWN):
-            return meaning is Outcome.READ or self.options.not_known_when is not None
+            return meaning is Outcome.READ or self._mapping.not_known_when is not None
         return False if self._error is None else None
 
     def recording(self, steps: list[Step]) -> "ResponseReader":
@@ -143,7 +136,7 @@ class ResponseReader:
     def _masked(self, message: str, query: Query) -> str:
         """Mask the requested value and secrets in the message, and truncate it."""
         value = query.text.removeprefix("@")
-        message = Masker([value])(Masker(self.secrets())(message)).replace(Masker.MASK, "…")
+        message = Masker([value])(Masker(self._secrets())(message)).replace(Masker.MASK, "…")
         # The value may be in groups, such as "400 012 - 341", or in a URL. A gap beside a character
         # that is no letter or digit, such as a dot, would make the search take exponential time.
         requested = r"\W{0,3}".join(map(re.escape, _GAP.split(value)))
@@ -153,7 +146,7 @@ class ResponseReader:
     def _is_read(self, response: Response) -> bool:
         """Return true if the body must be mapped, false for "not found". Raises `LookupFailed`."""
         status = response.status
-        meaning = outcome(status, self.statuses)
+        meaning = outcome(status, self._options.status)
         if meaning is Outcome.READ:
             return True
         if meaning is Outcome.NOT_KNOWN:
@@ -165,7 +158,7 @@ class ResponseReader:
         if meaning is Outcome.UNAVAILABLE:
             wait = min(max(retry_after(response.headers), 1.0), MAX_RETRY_AFTER)
             raise Unavailable(f"temporarily unavailable (status {status})", retry_after=wait)
-        if status in _REFUSED and self.credential:
+        if status in _REFUSED and self._options.has_credential:
             raise Broken(f"the credentials are refused (status {status})")
         if status in _REFUSED:
             raise Broken(f"refused (status {status}), and auth sets no credential")
