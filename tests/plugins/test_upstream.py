@@ -103,10 +103,11 @@ async def test_canary_is_looked_up_past_caches(own: str | None) -> None:
         await backend.find_canary(ByNickname("alice"))
         await backend.find(ByNickname("alice"))
     sent = [
-        [header(each, name) for name in ("Cache-Control", "X-IDV-Past-Cache")]
+        [header(each, name) for name in ("Cache-Control", "X-IDV-Past-Cache", "Content-Type")]
         for each in server.requests
     ]
-    assert sent == [["no-cache", "1"], [own, None]]
+    kind = None if own else "application/json"
+    assert sent == [["no-cache", "1", kind], [own, None, kind]]
 
 
 @pytest.mark.parametrize(

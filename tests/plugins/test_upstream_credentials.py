@@ -65,6 +65,7 @@ async def test_request_carries_the_credential(
         await ask(made, POST)
         await ask(made, GET)
     assert [header(each, name) for each in upstream.requests] == [value, value]
+    assert header(upstream.requests[0], "Content-Type") == POST.headers["Content-Type"]
     more = (f"?{query}", f"&{query}") if query else ("", "")
     assert upstream.targets == [POST.url + more[0], GET.url + more[1]]
 

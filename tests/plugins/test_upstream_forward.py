@@ -64,6 +64,7 @@ async def test_traceparent_and_request_id_are_forwarded(tmp_path: Path, *, fast_
     spans = set()
     for trace, request in zip(traces, got, strict=True):
         assert header(request, "X-Request-ID") == f"request-{trace}"
+        assert header(request, "Content-Type") == "application/json"
         assert header(request, "tracestate") == "vendor=caller-state"
         traceparent = header(request, "traceparent") or ""
         assert re.fullmatch(f"00-{trace}-[0-9a-f]{{16}}-01", traceparent)
