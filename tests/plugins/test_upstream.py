@@ -213,6 +213,16 @@ async def test_second_response_does_not_answer_the_next_lookup(
     assert len(ids) == (len(server.requests) if options == {} else 0)
 
 
+async def test_ids_of_two_processes_differ() -> None:
+    """A proxy may confuse their responses, too."""
+    ids = set()
+    for _ in range(2):
+        async with upstream(NOT_FOUND) as (server, backend):
+            await backend.find(ByNickname("alice"))
+        ids.add(header(server.requests[0], "X-IDV-Request-ID"))
+    assert len(ids) == 2
+
+
 @pytest.mark.parametrize(
     ("echoes", "more", "requests"),
     [

@@ -31,25 +31,16 @@ class Changing(SecretStr):
         self._secret_value = text
 
 
-BASIC = b64encode("us:pä:ss".encode()).decode()
+BASIC = "Basic " + b64encode("us:pä:ss".encode()).decode()
+FIELD = "Authorization"
 CARRIED: dict[str, tuple[dict[str, Any], str, str | None, str]] = {
-    "none": ({"kind": "none"}, "Authorization", None, ""),
-    "bearer": ({"kind": "bearer", "token": "a|b.c=="}, "Authorization", "Bearer a|b.c==", ""),
-    "basic": (
-        {"kind": "basic", "username": "us", "password": "pä:ss"},
-        "Authorization",
-        f"Basic {BASIC}",
-        "",
-    ),
-    "key in a header": (
-        {"kind": "api_key", "header": "Authorization", "value": "Token a"},
-        "Authorization",
-        "Token a",
-        "",
-    ),
+    "none": ({"kind": "none"}, FIELD, None, ""),
+    "bearer": ({"kind": "bearer", "token": "a|b.c=="}, FIELD, "Bearer a|b.c==", ""),
+    "basic": ({"kind": "basic", "username": "us", "password": "pä:ss"}, FIELD, BASIC, ""),
+    "header": ({"kind": "api_key", "header": FIELD, "value": "Token a"}, FIELD, "Token a", ""),
     "key in the query": (
         {"kind": "api_key", "query": "key[]", "value": "a&b=c#/+?"},
-        "Authorization",
+        FIELD,
         None,
         "key%5B%5D=a%26b%3Dc%23%2F%2B%3F",
     ),

@@ -126,7 +126,7 @@ def test_not_known_when_is_read_from_the_body_of_statuses_that_mean_not_found() 
     [
         (400, Broken, "unexpected status 400"),
         (308, Broken, "a redirect (status 308); redirects are not followed"),
-        (401, Broken, "the credentials are refused (status 401)"),
+        (403, Broken, "the credentials are refused (status 403)"),
         (404, Broken, "not_known_when is false for a response of status 404"),
         (500, Unavailable, "temporarily unavailable (status 500)"),
         (200, Broken, "a wrong record: card_number (card) is missing"),
@@ -270,7 +270,7 @@ def test_error_with_status_200_is_no_missing_user(
 MESSAGES = {
     "x" * 500: "x" * 100,
     "a\nb": "a\\nb",
-    "no such user: ALICE": "no such user: …",
+    "no such user: ALICE, Alice": "no such user: …, …",
     "no A.L-I C'E": "no …",
     "4000 123, 400-012-341, 12 of 30": "…, …, 12 of 30",
     f"token {'a1' * 495} alice": "token … …",  # the message is cut within the value

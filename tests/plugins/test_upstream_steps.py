@@ -107,8 +107,12 @@ def test_every_step_to_a_user_is_shown(try_: Try) -> None:
     (call,) = try_.record("@alice")["backends"]
     step = {"step": "nickname", "expression": "login", "result": "@alice"}
     assert (call["outcome"], call["steps"][-3]) == ("found", step)
-    try_.respond(json.dumps(ALICE).encode(), Cache_Control="no-store")
-    assert try_.record("@alice")["cache_ttl_s"] == 0
+    none = "to be cached not at all (see cache_control)"
+    for control, limit in (("no-store", none), ("no-store, max-age=9", none), ("public", None)):
+        try_.respond(json.dumps(ALICE).encode(), Cache_Control=control)
+        record = try_.record("@alice")
+        assert steps_of(record).get("cache control") == limit
+        assert record["cache_ttl_s"] == (0 if limit else 120)
 
 
 def test_credentials_in_a_response_are_masked(try_: Try) -> None:
