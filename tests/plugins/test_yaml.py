@@ -128,6 +128,9 @@ async def test_entry_of_a_fault_without_a_user_is_unavailable(path: Path) -> Non
         assert await backend.find(ByCard("1")) == User("Free", "1", "alice")
         with pytest.raises(Unavailable) as caught:
             await backend.find(ByNickname("bob"))
+        write(path, f"users: [{alice}]\n")
+        await backend.reload()
+        assert {*backend.faults} == {ByNickname("alice"), ByCard("1")}
     assert not caught.value.counts_against_breaker
 
 

@@ -17,7 +17,7 @@ users:
   - nickname: bob
     card_number: 0012345670
     profile_url: http://elsewhere.example/bob
-    plan: "@Pro"
+    plan: "@Pro "
 """
 COUNTED = "count: 2\n" + BLOCK
 
@@ -39,7 +39,7 @@ def of_one(**fields: str) -> str:
 def test_users_are_indexed_by_nickname_and_by_card() -> None:
     """Values stay the text that is written; the ``@`` is no part of the nickname."""
     fixture = parse(BLOCK.encode(), "u.yaml")
-    bob = User("@Pro", "0012345670", "bob", "http://elsewhere.example/bob")
+    bob = User("@Pro ", "0012345670", "bob", "http://elsewhere.example/bob")
     alice = User("Free", "4000123412341234", "alice")
     assert fixture.users == {
         ByNickname("alice"): alice,
