@@ -79,7 +79,7 @@ def test_a_nickname_may_be_any_printable_ascii(nickname: str) -> None:
         (of_one(plam="x"), "5:5: users[0]", 'did you mean "plan"?'),
         ("users:\n- {nickname: a, plan: b}", "2:3: users[0].card_number", "missing"),
         (of_one(plan="'  '"), "4:5: users[0].plan", "empty"),
-        (of_one(plan="[]"), "4:5: users[0].plan", "must be text"),
+        (of_one(plan="{}"), "4:5: users[0].plan", "must be text"),
         (of_one(nickname='"@"'), "2:5: users[0].nickname", "empty"),
         (of_one(nickname="'@...'"), "2:5: users[0].nickname", "not only dots"),
         (of_one(nickname='"a\\n"'), "2:5: users[0].nickname", "ASCII"),
