@@ -79,6 +79,7 @@ async def test_a_later_answer_replaces_an_earlier_one(
     await remember(cache, ALICE, structs.replace(first, ttl=1000.0))
     await remember(cache, ALICE, then)
     assert cache.get(ALICE) is then
+    assert sum(cache.sizes.values()) == 1
     ticker.now += 500
     assert cache.get(ALICE) is None
     assert (cache.get_stale(ALICE) is not None) == then.found
@@ -180,8 +181,11 @@ async def test_stale_answer_elsewhere_replaces_none(cache: AnswerCache, ticker: 
     ticker.now += 60
     assert cache.get_stale(ALICE) is None
     await remember(cache, ALICE, FOUND)
-    cache.keep_stale(ALICE, ELSEWHERE, 60)
+    for query in (ALICE, BOB):
+        cache.keep_stale(query, ELSEWHERE, 60)
+    cache.apply(Purge(("crm",)))
     assert cache.get(ALICE) is FOUND
+    assert cache.get_stale(BOB) is None
 
 
 async def test_an_unexpected_error_is_raised_and_not_cached(cache: AnswerCache) -> None:

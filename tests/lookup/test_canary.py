@@ -12,6 +12,7 @@ from support.fakes.directories import directory as make_directory
 from tornado_idv.errors import LookupFailed, Unavailable, Untrusted
 from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.lookup.canary import Canary
+from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall, Guard
 from tornado_idv.model import Answer, BackendResult, ByCard, ByNickname, Query, Step, User
 
@@ -235,9 +236,10 @@ async def test_all_canaries_of_a_list_must_be_found(missing: User) -> None:
 
 
 async def test_canary_of_a_list_without_a_name_of_its_own_is_named_by_its_place() -> None:
-    users = Users(BIRD, canary=[BOTH, {**BOTH, "card_number": "9002"}])
-    with pytest.raises(Unavailable, match=r"canary 2 \(by card number\) is not found"):
-        await ask(guard(users), ABSENT_CARD)
+    for name in (BY_NICKNAME, {}):
+        users = Users(BIRD, canary=[BOTH, {**name, "card_number": "9002"}])
+        with pytest.raises(Unavailable, match=r"canary 2 \(by card number\) is not found"):
+            await ask(guard(users), ABSENT_CARD)
 
 
 async def test_match_applies_to_clients_and_not_to_the_canary() -> None:
@@ -426,6 +428,8 @@ async def test_reload_keeps_what_is_known_of_the_canary(query: Query, known: lis
     after.share_state_of(before)
     assert after.canaries[type(query)].problem == before.canaries[type(query)].problem
     users.asked.clear()
+    after.canaries[type(query)].check()
+    await settle()
     assert await is_believed(after, query) is bool(known)
     assert not known or users.asked == [query.text]
     users.by_nickname.clear()
@@ -475,18 +479,23 @@ async def test_explanation_and_steps_show_the_canary() -> None:
     assert steps == [Step("canary", "canary @idv-canary found 0.0 s ago")]
 
 
-async def test_directory_is_joined_when_its_canaries_are_not_looked_up_any_more() -> None:
+@pytest.mark.parametrize("start", [None, Directory.explain, Directory.find_past_cache])
+async def test_directory_is_joined_when_its_canaries_are_not_looked_up_any_more(start: Any) -> None:
+    """And no user is looked up past the cache."""
     users = Users(BIRD, canary=BY_NICKNAME)
     gate = users.held["@idv-canary"] = asyncio.Event()
     directory = make_directory(users)
     (canary,) = directory.canaries
-    canary.check()
+    caller = start and asyncio.create_task(start(directory, ByNickname("idv-canary")))
+    if start is None:
+        canary.check()
+    await settle()
     joining = asyncio.create_task(directory.join())
     await settle()
     assert not joining.done()
     gate.set()
     await asyncio.wait_for(joining, 5)
-    assert canary.found
+    assert caller.done() if caller else canary.found
 
 
 # Servers that differ
@@ -530,6 +539,7 @@ async def test_user_is_looked_up_again_where_the_canary_was_found(max_age: str) 
     both.server = "b"
     both.hook = lambda _: setattr(both, "server", "a")
     assert await found(asking, ByNickname("alice")) == ALICE
+    assert [server for _, server in both.found_by] == ["b", "a", "a"]
     both.server = "b"
     assert await is_believed(asking)
     assert both.found_by[-1][1] == "a"
@@ -584,7 +594,7 @@ async def test_backend_knows_which_lookup_is_for_the_canary() -> None:
 
 DISABLED = User("Free", "9003", "idv-disabled")
 CONDITIONS = [
-    {**BOTH, "absent": "@idv-disabled", "max_age": "0s"},
+    {"absent": "@idv-disabled", "max_age": "0s"},
     {**BOTH, "plan": "Free", "max_age": "0s"},
     {**BOTH, "absent": "9003", "max_age": "0s"},
 ]
@@ -628,3 +638,4 @@ async def test_user_found_before_the_condition_is_known_to_hold_is_looked_up_aga
     assert users.asked == ["@alice", "@idv-canary", "@alice"]
     await ask(asking, ByNickname("alice"))
     assert users.asked[3:] == ["@alice"]
+    assert asking.canaries[ByNickname].summary == "canary @idv-canary confirmed 0.0 s ago"

@@ -165,6 +165,11 @@ async def test_a_kind_of_query_served_by_others_is_not_found_without_this_one() 
     assert not (await directory(CardsOnly(DOWN, "cards"), FakeBackend(None)).find(QUERY)).found
 
 
+def test_batches_get_half_of_the_smallest_concurrency_limit() -> None:
+    asked = directory(FakeBackend(max_concurrent=4), FakeBackend(name="b", max_concurrent=64))
+    assert [asked.batch_slots.try_acquire() for _ in range(3)] == [True, True, False]
+
+
 # The cache in front
 
 

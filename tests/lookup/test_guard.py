@@ -484,16 +484,19 @@ async def test_recovery_logged_once(caplog: pytest.LogCaptureFixture, answer: Us
     caplog.set_level(logging.DEBUG)
     backend, ticker = FakeBackend(), Ticker()
     asked = guard(backend, timer=ticker)
-    backend.source.answer = answer
-    await ask(asked)
-    assert "backend crm: available again" not in caplog.messages  # it never failed
+    for each in (Broken("two users"), answer):
+        backend.source.answer = each
+        await asyncio.gather(ask(asked), return_exceptions=True)
+    assert "backend crm: available again" not in caplog.messages  # it was never unavailable
     recovered = []
     for seconds in (0, 1, 8.9, 0.1, 1):
         ticker.now += seconds
         caplog.clear()
-        for each in (DOWN, answer, answer):
+        for each in (DOWN, Broken("two users"), answer, answer):
             backend.source.answer = each
             await asyncio.gather(ask(asked), return_exceptions=True)
+            before, asked = asked, guard(backend, timer=ticker)  # as by a reload
+            asked.share_state_of(before)
         lines = [record.getMessage() for record in caplog.records if record.levelname == "INFO"]
         recovered.append(lines == ["backend crm: available again"])
     assert recovered == [True, False, False, True, False]

@@ -90,11 +90,15 @@ async def test_answer_that_cannot_be_stored_fails_at_once() -> None:
         await asyncio.wait_for(asked.find(QUERY), 5)
 
 
-async def test_a_plugin_s_coroutine_that_hangs_is_cancelled_at_the_deadline() -> None:
+async def test_a_plugin_s_coroutine_that_hangs_is_cancelled_at_the_deadline(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock, own = LoopClock(), OwnDispatch(Answer(ALICE, "own"))
     own.source.hold()
     asked = directory(plugins=[own], timeout=2)
+    earliest = clock() + 2
     caller = await begin(asked, own.source)
+    assert earliest <= own.deadline < earliest + 60
     (lookup,) = running(asked._single_flight)  # noqa: SLF001 - lookups that no caller waits for
     clock.forward(2.1)
     with pytest.raises(Unavailable, match="no answer within 2 s"):
@@ -102,6 +106,7 @@ async def test_a_plugin_s_coroutine_that_hangs_is_cancelled_at_the_deadline() ->
     await asyncio.wait([lookup], timeout=1)
     assert lookup.done()
     assert own.source.under_way == 0
+    assert not caplog.records  # the plugin has no defect
 
 
 async def test_cancelled_lookup_is_no_failure_of_a_plugin(caplog: pytest.LogCaptureFixture) -> None:

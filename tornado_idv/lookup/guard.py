@@ -84,7 +84,7 @@ class Guard:
         accepts: Callable[[User], bool],
         on_result: Callable[[BackendCall], object] = lambda _: None,
         *,
-        ttl: float = 300.0,
+        ttl: float = inf,
         timer: Callable[[], float] = time.monotonic,
         listens: bool = True,
     ) -> None:

@@ -210,6 +210,7 @@ async def test_user_who_is_gone_is_not_shared_by_another_identifier(
 
 async def test_user_who_is_not_found_past_the_cache_is_not_shared(both: Replicas) -> None:
     await both.find_in_first()
+    assert (await both.second.find(QUERY)).found
     both.backends[1].source.answer = None
     assert not (await both.second.find_past_cache(QUERY)).found
     await both.stored()

@@ -29,7 +29,8 @@ class OwnDispatch:
         self.source = Source(answer)
 
     @hookimpl
-    async def idv_identify(self, query: Query) -> Any:
+    async def idv_identify(self, query: Query, deadline: float) -> Any:
+        self.deadline = deadline
         return await self.source.ask(query)
 
 
