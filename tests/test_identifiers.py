@@ -256,7 +256,9 @@ def test_an_accepted_record_can_be_queried(nickname: str, card_number: str) -> N
 @given(inputs | nicknames)
 def test_folding_makes_no_other_nickname_valid_than_case_can(name: str) -> None:
     """The Kelvin sign, whose lower case is a "k", stays what it is."""
-    assert FOLDING.accepts(User("Free", "4000", name)) == is_nickname(name)
+    user = User("Free", "4000", name)
+    assert FOLDING.accepts(user) == is_nickname(name)
+    assert FOLDING.shown(user)[0] == (name.lower() if name.isascii() else name)
 
 
 def test_an_error_does_not_repeat_the_input() -> None:

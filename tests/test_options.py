@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from tornado_idv import options
 from tornado_idv.options import ConfigPath, Duration, Pattern, Size, WholeNumber, compile_pattern
 
 DURATION: TypeAdapter[float] = TypeAdapter(Duration)
@@ -35,6 +36,12 @@ def test_a_relative_path_starts_at_the_configuration_file(text: str, path: str) 
     assert PATH.validate_python(text, context={"base_dir": Path("/etc/idv")}) == Path(path)
     for without_file in (text, Path(text)):
         assert PATH.validate_python(without_file) == Path(text)
+
+
+@pytest.mark.parametrize("text", ["a=b", "a:b@c", "a:/b", "//a:b@c"])
+def test_text_like_a_url_is_no_path_unless_it_begins_as_one(text: str) -> None:
+    assert options.is_like_url(text)
+    assert not any(options.is_like_url(f"{start}/{text.lstrip('/')}") for start in ("", ".", ".."))
 
 
 @pytest.mark.parametrize(

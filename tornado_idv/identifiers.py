@@ -116,10 +116,8 @@ class Identifiers:
         for site in self.sites:
             match = site.pattern.match(text)
             name = text[match.end() :].removesuffix("/") if match else ""
-            if name and "/" not in name:  # the slash may belong to another site, as in /m/m/alice
-                nickname = self._nickname(name)
-                if nickname is None:
-                    break
+            # A slash in it may belong to another site, as in /m/m/alice.
+            if "/" not in name and (nickname := self._nickname(name)) is not None:
                 return ByNickname(nickname)
         raise InvalidFormat(self._reason(text))
 

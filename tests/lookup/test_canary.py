@@ -152,6 +152,7 @@ async def test_source_that_comes_back_during_a_lookup_is_asked_again() -> None:
     assert await is_believed(asking)
     gate.set()
     assert await waiting == ALICE
+    assert users.asked.count("@idv-canary") == 1
 
 
 async def test_canary_found_during_a_lookup_is_no_evidence_for_it() -> None:
@@ -593,9 +594,9 @@ async def test_backend_knows_which_lookup_is_for_the_canary() -> None:
 # Canaries of conditions
 
 DISABLED = User("Free", "9003", "idv-disabled")
-CONDITIONS = [
+CONDITIONS: list[Any] = [
     {"absent": "@idv-disabled", "max_age": "0s"},
-    {**BOTH, "plan": "Free", "max_age": "0s"},
+    [{**BOTH, "max_age": "0s"}, {**BOTH, "plan": "Free"}],
     {**BOTH, "absent": "9003", "max_age": "0s"},
 ]
 
@@ -614,7 +615,7 @@ CONDITIONS = [
     [(ByNickname("alice"), ALICE), (ByCard("4000"), ALICE), (ABSENT, None), (ABSENT_CARD, None)],
 )
 async def test_no_answer_is_believed_while_a_condition_does_not_hold(
-    canary: dict[str, str], problem: str, query: Query, user: User | None
+    canary: Any, problem: str, query: Query, user: User | None
 ) -> None:
     """An attribute is hidden: disabled users are found, and plans have their default."""
     users = Users(ALICE, User("Pro", "9001", "idv-canary"), DISABLED, canary=canary)

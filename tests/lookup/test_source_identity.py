@@ -24,6 +24,7 @@ SAME: list[tuple[type[Options], dict[str, Any], dict[str, Any]]] = [
     (PostgresOptions, {"dsn": DSN + "&password=a"}, {"dsn": DSN + "&password=b"}),
     (PostgresOptions, {"dsn": DSN + "&sslpassword=a"}, {"dsn": DSN + "&sslpassword=b"}),
     (RedisOptions, {"url": "redis://r/0"}, {"url": "redis://:new@r/0"}),
+    (RedisOptions, {"url": "redis://r/0?PASSWORD=a"}, {"url": "redis://r/0?PASSWORD=b"}),
     (BindOptions, {"dn": "cn=a", "password": "x"}, {"dn": "cn=a", "password": "y"}),
 ]
 SERVER = {"base_url": "https://crm.example"}

@@ -12,7 +12,7 @@ from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.store_location import KeyStoreLocation
-from tornado_idv.keys.stored_keys import EMPTY, StoredKeys
+from tornado_idv.keys.stored_keys import EMPTY
 
 _log = logging.getLogger(__name__)
 _BUSY_TIMEOUT = 0.5
@@ -55,7 +55,7 @@ class StoreFollower:
         """
         with self.location.opened(busy_timeout=_BUSY_TIMEOUT) as store:
             if self.location.overwritten:
-                self._snapshot = StoredKeys(self._snapshot.keys, None, None)
+                self._snapshot = EMPTY
                 self.location.overwritten = False
             snapshot = store.api_keys(self._snapshot)
         if snapshot is not self._snapshot:

@@ -142,8 +142,7 @@ class Canary:
         call = running if running and self._covers(self._began, ended) else self._start()
         await asyncio.wait([call], timeout=deadline - asyncio.get_running_loop().time())
         if not call.done():
-            text = f"{next(iter(self.queries))}: no answer within the request's time"
-            raise Unavailable(text, counts_against_breaker=False)
+            raise Unavailable(f"{next(iter(self.queries))}: no answer within the request's time")
         if isinstance(outcome := call.result(), LookupFailed):
             raise outcome.copy()
         return outcome
@@ -197,7 +196,7 @@ class Canary:
                 self._began = self._timer()
                 self._running.set_result(await self._find_all())
         finally:
-            self._running = self._next = self.task = None
+            self._running = self.task = None
 
     async def _find_all(self) -> _Outcome:
         """Look all canaries up. Return the servers that found them, or the failure."""

@@ -320,6 +320,9 @@ async def test_what_did_not_match_is_compared_again(
     assert compared.counts["source_failed"] == 10
     (guard,) = compared.directory.guards
     assert (guard.breaker.failures, guard.in_flight) == (0, 0)
+    guard.breaker.failures = 5
+    old.notify_available(verified=True)  # to this guard, not to that of the comparisons
+    assert guard.breaker.failures == 0
     old.source.answer = shadow.source.answer = ALICE
     await compared.shadow.compare_again(state)
     await compared.end()
