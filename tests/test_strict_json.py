@@ -102,6 +102,9 @@ def test_numbers_are_kept_as_written_on_request(number: str) -> None:
     assert kept == [number, number]
     assert [type(each) for each in kept] == [strict_json.Number, str]
     assert strict_json.loads(b" [1.5, 2, null, true]\n") == [1.5, 2, None, True]
+    for other in (f'{{"a": {number}, "a": 1}}', "[NaN]"):
+        with pytest.raises(ValueError, match=r"duplicate member|not JSON"):
+            strict_json.loads(other, keep_numbers=True)
 
 
 def test_a_call_stack_that_is_nearly_full_is_no_recursion_error() -> None:

@@ -117,6 +117,8 @@ def test_lookups_at_once_see_that_the_others_spent_the_budget_of_misses(clock: T
     exceeded = limits.spent_misses()
     assert exceeded is not None
     assert (served, exceeded.limit.name, exceeded.retry_after) == (10, "misses", 1)
+    clock.now += 1000  # a long rest allows no larger batch
+    assert limits.acquire(11) is not None
 
 
 def test_the_longer_wait_counts_if_both_limits_are_exceeded(clock: Ticker) -> None:
@@ -128,6 +130,9 @@ def test_the_longer_wait_counts_if_both_limits_are_exceeded(clock: Ticker) -> No
         exceeded = each.acquire()
         assert exceeded is not None
         assert (exceeded.limit.name, exceeded.retry_after) == (name, wait)
+    for pause, count in ((59, 0), (1, 1)):  # a request that is refused for misses does not count
+        clock.now += pause
+        assert allowed(limits, 1) == count
 
 
 def test_log_only_refuses_no_miss_and_logs_once_a_minute(
@@ -223,6 +228,7 @@ def test_general_limits_can_be_changed_and_removed(clock: Ticker) -> None:
         assert allowed(limits_of(limiter), 150) == count
     limiter.configure(None, None)
     assert limiter.of(key()) is None
+    assert limits_of(limiter, misses=STRICT).requests is limits_of(limiter, requests=STRICT).misses
     limiter.configure(HUNDRED, None)
     assert limiter.of(one := key()) is limiter.of(one) is not None
 

@@ -16,6 +16,7 @@ from support.fakes.clock_and_backends import Ticker
 from tornado_idv import BackendOptions, Options, Password, Secret, SecretUrl
 from tornado_idv.files import FileSecret
 from tornado_idv.lookup.source_identity import identity_of, sealed
+from tornado_idv.options import KeyStoreAddress
 from tornado_idv.yaml_loader import FileText
 
 DSN = "postgresql://idv:one@db1:5433/club?sslmode=require"
@@ -28,6 +29,7 @@ SAME: list[tuple[type[Options], dict[str, Any], dict[str, Any]]] = [
     (BindOptions, {"dn": "cn=a", "password": "x"}, {"dn": "cn=a", "password": "y"}),
 ]
 SERVER = {"base_url": "https://crm.example"}
+ADDRESS: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(KeyStoreAddress)
 
 
 def auth(**options: Any) -> dict[str, Any]:
@@ -118,6 +120,7 @@ def test_file_is_followed_for_the_passwords_in_a_url_alone(
     options = PostgresOptions(name="users", kind="postgres", dsn=text)
     secret, ticker = options.dsn, Ticker()
     assert isinstance(secret, FileSecret)
+    assert isinstance(ADDRESS.validate_python(text), FileSecret)
     secret._timer, secret._checked_at = ticker, ticker()  # noqa: SLF001 - chance and time of the test
 
     def written(dsn: str) -> str:

@@ -99,7 +99,7 @@ class UserStoreTransactions:
         before: list[object] = []
         table.load([ALICE], mode, meanwhile=lambda: before.extend(_handlers()))
         assert signal.SIG_IGN not in before
-        assert _handlers() == [signal.SIG_IGN] * 2
+        assert _handlers() == [signal.SIG_IGN] * 3
 
     @pytest.mark.parametrize("uncertain", [True, False])
     def test_failed_commit_is_uncertain_only_without_a_response(
@@ -408,4 +408,4 @@ def assert_all_fail(store: UserStore, reason: str) -> None:
 
 
 def _handlers() -> list[object]:
-    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    return [*map(signal.getsignal, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))]
