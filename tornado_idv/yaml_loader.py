@@ -121,7 +121,7 @@ class _Reader:
             next(self._events)  # the end of the document
             end = next(self._events)
         except yaml.MarkedYAMLError as error:
-            place = error.problem_mark or error.context_mark
+            place = error.problem_mark
             mark = _mark(place) if place else Mark(1, 1)
             problem = str(error.problem).split(" handle ")[0]  # PyYAML itself quotes the handle
             reason = f"{problem}{_HINTS.get(problem, '')}"

@@ -381,8 +381,7 @@ def test_keys_that_a_restore_makes_valid_again_are_logged(
         store.set_disabled("partner", disabled=False)
         later = Token(digest("later"), CREATED + 1)
         store.rotate("partner", later, overlap=60.0, expires=CREATED + 1e6)
-    execute(followed.path, "DELETE FROM tokens WHERE id = 'shop'")
-    execute(followed.path, "DELETE FROM keys WHERE id = 'shop'")
+    execute(followed.path, *(f"DELETE FROM {t} WHERE id = 'shop'" for t in ("keys", "tokens")))
     assert followed.poll()
     assert caplog.messages == []
     backup.rename(followed.path)

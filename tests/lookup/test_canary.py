@@ -472,6 +472,7 @@ async def test_explanation_and_steps_show_the_canary() -> None:
     steps = asking.record_steps()
     assert await is_believed(asking)
     assert steps == [Step("canary", "canary @idv-canary found 0.0 s ago")]
+    assert Step("a", "b", "c", "d").masked(str.upper) == Step("a", "B", "C", "D")
 
 
 @pytest.mark.parametrize("start", [None, Directory.explain, Directory.find_past_cache])

@@ -176,7 +176,10 @@ async def test_every_other_record_is_an_answer_in_the_backend_s_name(
     assert await ask(guard(FakeBackend(user)), query) == Answer(user, "crm")
 
 
-async def test_user_that_cannot_be_requested_is_broken() -> None:
+async def test_user_that_was_not_or_cannot_be_requested_is_broken() -> None:
+    for number, name in (("4001", "alice"), ("04000", "alice"), ("4001", "4000")):
+        asked = guard(FakeBackend(User("Free", number, name)))
+        assert isinstance(await failure(asked, BY_CARD), Broken)
     error = await failure(guard(FakeBackend(ALICE), accepts=lambda user: user is not ALICE))
     assert isinstance(error, Broken)
     assert error.reason == "returned a user whose nickname or card number is not in a valid format"
@@ -249,12 +252,6 @@ async def test_queued_lookup_leaves_half_of_the_time_to_the_next_backend() -> No
 
 
 # When it leaves the backend alone
-
-
-@pytest.mark.parametrize("number", ["4001", "04000"])
-async def test_user_with_another_card_is_broken(number: str) -> None:
-    asked = guard(FakeBackend(User("Free", number, "alice")))
-    assert isinstance(await failure(asked, BY_CARD), Broken)
 
 
 FAILURES = {name: OUTCOMES[name][0] for name in ("unavailable", "its own time-out")}

@@ -90,9 +90,7 @@ async def test_answer_that_cannot_be_stored_fails_at_once() -> None:
         await asyncio.wait_for(asked.find(QUERY), 5)
 
 
-async def test_a_plugin_s_coroutine_that_hangs_is_cancelled_at_the_deadline(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_hanging_hook_is_cancelled_at_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
     clock, own = LoopClock(), OwnDispatch(Answer(ALICE, "own"))
     own.source.hold()
     asked = directory(plugins=[own], timeout=2)

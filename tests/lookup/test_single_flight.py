@@ -9,6 +9,7 @@ from msgspec import structs
 from support.fakes.caches import (
     ABSENT,
     ALICE,
+    BOB,
     ELSEWHERE,
     FOUND,
     TIMEOUT,
@@ -129,11 +130,17 @@ async def test_user_that_a_lookup_from_before_a_purge_does_not_find_is_not_serve
     assert cache.get(ALICE) is None
 
 
-async def test_lookup_that_is_cancelled_before_it_begins_is_not_waited_for(
+async def test_all_lookups_are_waited_for_but_one_that_is_cancelled_before_it_begins(
     cache: AnswerCache,
 ) -> None:
     caller = begin(cache, Source(FOUND))
     (flight,) = running(flights(cache))
     flight.cancel()
-    await asyncio.wait_for(flights(cache).join(), 5)
+    joining = asyncio.create_task(flights(cache).join())
+    await asyncio.sleep(0)
+    (source := Source(FOUND)).hold()
+    later = begin(cache, source, BOB)
+    asyncio.get_running_loop().call_later(0.01, source.release)
+    await asyncio.wait_for(joining, 5)
+    assert later.done()
     caller.cancel()

@@ -122,6 +122,7 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
     applied = invoke("postgres", "init", "--apply", "-c", path)
     assert applied.exit_code == 1
     assert applied.stderr == f"{NOT_INSTALLED}\n"
+    assert NOT_INSTALLED in invoke("check", "-c", path).stderr
 
 
 @pytest.mark.usefixtures("unimported")

@@ -24,7 +24,7 @@ def is_token68(text: str) -> bool:
 
 def digest(token: str) -> bytes:
     """Return the SHA-256 of a token: 32 bytes, stored instead of the token."""
-    return hashlib.sha256(token.encode("latin-1", "replace")).digest()
+    return hashlib.sha256(token.encode()).digest()
 
 
 def issue(key_id: str) -> str:

@@ -500,6 +500,7 @@ def test_wrong_use_names_what_is_right(users: Users, source: Source) -> None:
     [
         ("a: 1", "has no list of users"),
         ("users:\n- {nickname: carl, plan: 'x}\n- {plan: x'}\n", ":2:26: a quote is not closed"),
+        ('users:\n- {nickname: carl, plan: "x}\n- {plan: x"}\n', ":2:26: a quote is not closed"),
         ("count: 2\nusers: []", "the file may be truncated"),
     ],
 )
