@@ -242,9 +242,8 @@ def test_any_text_is_a_site_or_rejected(text: str) -> None:
 
 def test_the_profile_url_is_the_user_s_own_or_on_the_first_site() -> None:
     own = User("Free", "1", "alice", "https://elsewhere.example/alice")
-    derived = User("Free", "1", "alice")
     assert IDENTIFIERS.profile_url(own) == "https://elsewhere.example/alice"
-    assert IDENTIFIERS.profile_url(derived) == "https://profiles.example/m/alice"
+    assert IDENTIFIERS.profile_url(User("Free", "1", "bob")) == "https://profiles.example/m/bob"
 
 
 @given(inputs | nicknames, cards)
@@ -262,9 +261,16 @@ def test_folding_makes_no_other_nickname_valid_than_case_can(name: str) -> None:
 
 
 def test_an_error_does_not_repeat_the_input() -> None:
-    for text in ("@alice!", "https://evil.example/m/alice", "alice"):
+    for text, reason in (
+        ("@alice!", "nickname_invalid"),
+        ("https://evil.example/m/alice", "other_site"),
+        ("alice", "nickname_without_at"),
+        ("http://example.org/alice", "url_without_m"),
+        ("https://example.org/alice", "other_scheme"),
+    ):
         with pytest.raises(InvalidFormat) as caught:
             IDENTIFIERS.parse_any(text)
+        assert caught.value.reason == reason
         assert "alice" not in repr(caught.value)
 
 

@@ -45,13 +45,6 @@ def make_limiter(
     return limiter
 
 
-def two_processes(clock: Ticker) -> tuple[KeyLimiter, KeyLimiter]:
-    """Return limiters that share a table, as after a fork."""
-    first, second = make_limiter(STRICT, clock=clock), make_limiter(STRICT, clock=clock)
-    second._names, second._tats = first._names, first._tats  # noqa: SLF001 - places in a table of fixed size
-    return first, second
-
-
 def allowed(limits: KeyLimits, attempts: int) -> int:
     """Return how many of some requests at once are allowed."""
     return sum(limits.acquire() is None for _ in range(attempts))
@@ -204,7 +197,8 @@ def test_key_that_has_used_up_a_stricter_limit_waits_for_one_interval_of_the_new
 
 def test_each_process_bounds_the_wait_by_a_new_limit(clock: Ticker) -> None:
     """Also one that has not served the key, or goes on with the old limit for a while."""
-    first, second = limiters = two_processes(clock)
+    first, second = limiters = [make_limiter(STRICT, clock=clock) for _ in range(2)]
+    second._names, second._tats = first._names, first._tats  # noqa: SLF001 - the table that a fork shares
     assert allowed(limits_of(first), 2) == 1
     first.configure(GENEROUS, None)
     limits_of(first)

@@ -132,14 +132,15 @@ async def test_explained_lookup_is_not_cached_and_does_not_read_the_cache() -> N
 
 
 async def test_explained_lookup_of_a_backend_that_hangs_ends_with_the_timeout() -> None:
-    clock, backend = LoopClock(), FakeBackend(ALICE, timeout=60)
+    clock, ticker, backend = LoopClock(), Ticker(), FakeBackend(ALICE, timeout=60)
     backend.source.hold()
-    explaining = asyncio.create_task(directory(backend, timeout=2).explain(QUERY))
+    explaining = asyncio.create_task(directory(backend, timeout=2, ticker=ticker).explain(QUERY))
     await asyncio.wait_for(backend.source.begun.wait(), timeout=5)
     clock.forward(2.1)
+    ticker.now += 2
     explanation = await explaining
     assert explanation.result == "undetermined"
-    assert [each.backend for each in explanation.calls] == ["crm"]
+    assert [(each.backend, each.seconds) for each in explanation.calls] == [("crm", 2)]
 
 
 @pytest.mark.parametrize("backends", [[], [CardsOnly(ALICE)]], ids=["none", "cards only"])

@@ -69,11 +69,11 @@ async def test_a_failure_without_waiters_logs_nothing(
 
 async def test_service_shutdown_cancels_the_lookup_and_every_waiter(cache: AnswerCache) -> None:
     source = Source(FOUND)
-    caller = await held(cache, source)
+    callers = [await held(cache, source), begin(cache, source)]
     (flight,) = running(flights(cache))
     flight.cancel()
-    await asyncio.wait([caller], timeout=5)
-    assert caller.cancelled()
+    await asyncio.wait(callers, timeout=5)
+    assert all(each.cancelled() for each in callers)
     source.release()
     assert await fetch(cache, ALICE, source.ask) is FOUND
     assert source.asked == 2
