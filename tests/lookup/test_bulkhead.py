@@ -102,8 +102,8 @@ async def test_longest_waiters_are_first_again_when_none_is_late() -> None:
 async def test_waiter_that_is_to_be_first_is_so(*, late: bool) -> None:
     harness = Harness()
     await harness.wait("a", "b", seconds=8)
-    harness.clock.forward(5 if late else 1)
     await harness.wait("canary", seconds=8, first=True)
+    harness.clock.forward(5 if late else 1)
     await harness.wait("c", seconds=8)
     assert await harness.release() == ["canary"]
 

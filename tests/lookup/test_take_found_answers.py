@@ -95,10 +95,10 @@ async def test_directory_without_kept_backends_takes_no_answer(ticker: Ticker) -
     """Its cache may have other limits."""
     backend = FakeBackend(USER)
     previous = directory(backend, ticker=ticker)
-    await previous.find(QUERY)
+    await (await begin_in(previous, backend.source))  # it is no running lookup then
     after = directory(backend, ticker=ticker, previous=previous)
     after.replace(previous, [])
-    assert after.cache.sizes["found"] == 0
+    assert [each.cache.sizes["found"] for each in (previous, after)] == [1, 0]
     kept = directory(backend, ticker=ticker, previous=after)
     await after.find(QUERY)
     kept.replace(after, ["crm"])
