@@ -209,13 +209,13 @@ def late(cache: AnswerCache) -> list[Query]:
 async def test_a_hit_late_in_a_life_asks_for_one_refresh(
     cache: AnswerCache, ticker: Ticker, late: list[Query]
 ) -> None:
-    await remember(cache, ALICE, FOUND)
-    ticker.now = 1000 + 0.8 * 300 - 0.001
-    assert cache.get(ALICE) is FOUND
+    await remember(cache, ALICE, answer := structs.replace(FOUND, ttl=100.0))
+    ticker.now = 1000 + 0.8 * 100 - 0.001
+    assert cache.get(ALICE) is answer
     assert late == []
-    ticker.now = 1000 + 0.8 * 300
+    ticker.now = 1000 + 0.8 * 100
     for _ in range(5):
-        assert cache.get(ALICE) is FOUND
+        assert cache.get(ALICE) is answer
         ticker.now += 1
     assert late == [ALICE]
 
