@@ -357,10 +357,10 @@ def test_only_later_use_is_written(followed: Followed, monkeypatch: pytest.Monke
 
 def test_attributes_of_a_stored_key_reach_the_ring(followed: Followed) -> None:
     limits = {"requests": Rate(100, 1), "misses": Rate(300, 600)}
-    add(followed.path, record("whole", "whole", owner="web", scopes=("admin",), **limits))
+    add(followed.path, record("all", "all", owner="x", scopes=("admin", "identify:card"), **limits))
     assert followed.poll()
-    assert followed.ring.authenticate("bearer", "whole") == ApiKey(
-        "whole", digest("whole"), "web", frozenset({"admin"}), **limits
+    assert followed.ring.authenticate("bearer", "all") == ApiKey(
+        "all", digest("all"), "x", frozenset({"admin", "identify:card"}), **limits
     )
 
 
