@@ -1,6 +1,7 @@
 """Calls in daemon threads."""
 
-from threading import Thread
+import threading
+from threading import Event, Thread
 
 import pytest
 
@@ -20,3 +21,14 @@ async def test_thread_that_cannot_start_does_not_block_later_calls(
         with pytest.raises(RuntimeError):
             call(int)
     assert await call(int) == 0
+
+
+async def test_cancelled_call_still_ends_before_the_next_begins() -> None:
+    call, may_end = DaemonThread("test"), Event()
+    cancelled = call(may_end.wait, 20)
+    following = call(may_end.is_set)
+    cancelled.cancel()
+    may_end.set()
+    assert await following
+    for each in (each for each in threading.enumerate() if each.name == "test"):
+        each.join(20)  # pytest reports an error in it

@@ -135,7 +135,7 @@ def test_failing_backend_is_counted_and_its_breaker_shown(tmp_path: Path) -> Non
         client = Client(service.port)
         assert client.by_input("@a").status == 503
         (crm,) = ask_admin(service, "/status.json").json["backends"]
-        assert (crm["available"], crm["breaker"]) == (False, "closed")
+        assert (crm["available"], crm["breaker"], crm["next_probe_s"]) == (False, "closed", None)
         for name in ("@b", "@c"):
             assert client.by_input(name).status == 503
         value = scrape(service)
@@ -183,6 +183,8 @@ def test_connections_above_the_limit_are_counted_as_their_own_operation(tmp_path
         value = scrape(service)
         status = ask_admin(service, "/status.json").json
     assert value("idv_requests_total", **counted) == 3
+    failed = {"operation": "connection", "result": "failed"}
+    assert value("idv_request_duration_seconds_count", **failed) == 3
     assert value("idv_connections_limit") == 2
     assert status["requests"] == {"connection": {"overloaded": 3}}
 

@@ -86,6 +86,7 @@ def test_first_entry_is_the_client_if_all_are_trusted() -> None:
 
 def test_peer_is_the_client_if_none_is_trusted() -> None:
     assert TrustedProxies([]).client_address(PEER, "203.0.113.5") == PEER
+    assert TrustedProxies(["10.0.0.0/8"]).client_address("unix:", "203.0.113.5") == "unix:"
 
 
 @pytest.mark.slow

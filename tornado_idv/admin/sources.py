@@ -27,7 +27,7 @@ def source_report(
         failing_since=counted.failing_since,
         last_error=counted.last_error,
         last_error_at=counted.last_error_at,
-        next_probe_s=round(breaker.next_probe, 1) if breaker.state == "open" else None,
+        next_probe_s=round(breaker.next_probe, 1) or None,
         **state,
     )
 

@@ -122,8 +122,7 @@ def configure_direct_logging(level: str, log_format: LogFormat) -> None:
         # A writable pipe has room for `PIPE_BUF` bytes, so the write of a line does not block.
         if select.select([], [_STDERR], [], 0)[1]:
             with suppress(OSError):
-                line = _format_event(format_lines, fields)
-                os.write(_STDERR, line.encode("utf-8", "backslashreplace"))
+                os.write(_STDERR, _format_event(format_lines, fields).encode())
 
     _install(LineHandler(write), level)
 
