@@ -43,6 +43,8 @@ def test_responses_are_counted_by_operation_and_code(tmp_path: Path, fast_path: 
         for path in ("/up", "/api/v1/key"):
             assert client.send("POST", path, {"Host": "x"}, b"{}").status == 405
         value = scrape(service)
+        requests = ask_admin(service, "/status.json").json["requests"]
+    assert requests["none"]["method_not_allowed"] == 2
     for operation, code, count in [
         ("url", "ok", 5),
         ("url", "not_found", 4),

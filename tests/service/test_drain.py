@@ -73,6 +73,7 @@ def test_load_balancer_learns_of_a_stop_while_drain_is_delayed(tmp_path: Path, s
     settings = ["port: 0", "health_path: /healthz", "drain: {delay: 20s}", "idle_timeout: 20s"]
     text = CONFIG.replace("port: 0, body_timeout: 500ms, idle_timeout: 1s", ", ".join(settings))
     text = text.replace("{port", f"{{{server + ', ' if server else ''}port") + USERS
+    text += "logging: {health_checks: false}\n"  # of failed ones, there are lines
     health = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     with running(write_config(tmp_path, text)) as service, ExitStack() as opened:
         client = Client(service.port)

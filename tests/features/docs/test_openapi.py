@@ -26,7 +26,10 @@ SETTINGS = {
     "case folded": "identifiers: {nickname_pattern: '[a-z]{3,8}', nickname_case: fold}\n",
     "card of 4 digits": "identifiers: {card_length: [4, 4]}\n",
     "card of 20 digits or more": "identifiers: {card_length: [20, 64]}\n",
-    "pattern that JavaScript lacks": "identifiers: {nickname_pattern: '(?i)[a-z]+'}\n",
+    **{
+        f"JavaScript lacks {each}": f"identifiers: {{nickname_pattern: '{each}'}}\n"
+        for each in ("(?i)[a-z]+", r"\p{L}+", "[[a-z]1]+", "[a-z&&[^1]]+", "[a-z--1]+", "[a-z~~1]+")
+    },
     "pattern without alice": "identifiers: {nickname_pattern: '[0-9]{3}'}\n",
 }
 

@@ -91,6 +91,8 @@ def test_status_has_a_line_for_each_part_of_the_record(
         "workers": [worker],
         "backends": [source | half_open, source | is_open],
         "shadows": [source | shadow],
+        "key_store": {"error": None},
+        "unix_sockets": {"error": None},
         "keys": {"count": 2, "next_expiry": "E"},
         "cache_snapshot": {"error": "full"},
         "connections": {"idle": 1, "active": 2},
@@ -113,3 +115,4 @@ def test_status_has_a_line_for_each_part_of_the_record(
         "last reload:  ok at T; after a restart: a, b",
         "last reload:  ok at T: bad",
     }
+    assert not [line for line in lines if line.endswith("None")]

@@ -26,6 +26,7 @@ PLANS = {
     "Latin-1": ("Café", "UTF-8''Caf%C3%A9"),
     "encoded": ("utf-8''Gold", "UTF-8''utf-8%27%27Gold"),
     "blank-end": ("Gold ", "UTF-8''Gold%20"),
+    "blank-start": (" Gold", "UTF-8''%20Gold"),
     "percent": ('50%; a="b", c', None),
     "emoji": ("😀" * 256, "UTF-8''" + "%F0%9F%98%80" * 256),
 }

@@ -29,6 +29,7 @@ _FULL = b"X-A: " + b"a" * (16 * 1024 - len(request(HOST, LENGTH, b"X-A: ", body=
 
 READ = {
     "a head at the limit": request(HOST, LENGTH, _FULL),
+    "100 headers": request(HOST, LENGTH, *[b"X-%d: y" % i for i in range(97)]),
     "chunks": request(HOST, CHUNKED, body=CHUNKS),
     "chunks in another case": request(HOST, b"transfer-ENCODING: Chunked", body=CHUNKS),
     "chunks with extensions and trailers": request(HOST, CHUNKED, body=TRAILED),
@@ -56,6 +57,7 @@ REFUSED = {
         request(HOST, LENGTH, line=b"POST /?" + b"&" * 1000 + b" HTTP/1.1"),
         400,
     ),
+    "an underscored old length": (request(HOST, b"Transfer_Length: 19"), 400),
     "an underscored length": (request(HOST, b"Content_Length: 19"), 400),
     "chunks in HTTP/1.0": (
         request(HOST, CHUNKED, body=CHUNKS, line=b"POST / HTTP/1.0"),
