@@ -1,5 +1,6 @@
 """The metrics count what was requested over HTTP, in formats that parsers accept."""
 
+import re
 import resource
 import socket
 import subprocess
@@ -167,17 +168,24 @@ def test_evictions_and_open_connections_are_shown(tmp_path: Path) -> None:
             connection.send(lookup_request(f"@{name}"))
             assert connection.read_reply()
         value = scrape(service)
+        assert ask_admin(service, "/status.json").json["cache"]["evictions"] == 3
     assert value("idv_cache_evictions_total") == 3
     assert value("idv_connections", state="idle") == 1
 
 
 def test_connections_above_the_limit_are_counted_as_their_own_operation(tmp_path: Path) -> None:
-    """Which alerts do not leave out, as they do health checks. It is exposed before the first."""
+    """Which alerts do not leave out, as they do health checks. All are exposed before the first."""
     config = WITH_ADMIN.replace("port: 0,", "port: 0, max_connections: 2,", 1)
     counted = {"operation": "connection", "code": "overloaded"}
     with serving(config, tmp_path) as service, ExitStack() as stack:
         client = Client(service.port)
-        assert 'operation="connection"' in ask_admin(service, "/metrics").body.decode()
+        text = ask_admin(service, "/metrics").body.decode()
+        assert 'operation="connection"' in text
+        words = re.findall(r'^idv_(?!requests)\w+_total{.*"(\w+)"} 0', text, re.MULTILINE)
+        reasons = "missing malformed unknown expired not_valid_yet revoked disabled"
+        calls = "found not_found unavailable broken rejected cancelled"
+        lookups = "hit shared stale coalesced miss ok failed ok failed"
+        assert words == f"{reasons} requests misses failed_auth {calls} {lookups}".split()
         for _ in range(2):
             assert stack.enter_context(client.connection())
         replies = [client.until_closed(b"")[0] for _ in range(3)]
@@ -212,7 +220,8 @@ def test_metrics_of_the_process_are_exposed(service: Service) -> None:
 
 def test_event_loop_lag_is_the_longest_since_the_last_scrape(service: Service) -> None:
     service.shared.counters.max_lag = 1000.0
-    ask_admin(service, "/status.json")
+    for path in ("/status.json", "/health/ready"):
+        ask_admin(service, path)
     assert scrape(service)("idv_event_loop_lag_seconds") == 1000.0
     assert scrape(service)("idv_event_loop_lag_seconds") < 1000.0
 

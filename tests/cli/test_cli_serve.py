@@ -37,7 +37,7 @@ ANY_PORT = "server: {port: 0}\n"
 
 
 def test_the_line_of_a_demo_works_when_pasted(config: Config) -> None:
-    more = f"demo: true\nserver: {{port: 0, base_path: /identity}}\n{ASKING}"
+    more = f"demo: true\nserver: {{port: 0, base_path: /identity, docs: true}}\n{ASKING}"
     with running(config(USERS, "name: more, kind: yaml, path: users.yaml", more=more)) as service:
         line = shlex.split(service.read_up_to("curl"))
         done = subprocess.run(
@@ -48,8 +48,9 @@ def test_the_line_of_a_demo_works_when_pasted(config: Config) -> None:
         )
         assert json.loads(done.stdout)["nickname"] == "@alice"
         service.stop()
-    assert service.announced[:3] == [
+    assert service.announced[:4] == [
         f"Listening on http://127.0.0.1:{service.port}/identity\n",
+        f"API documentation: http://127.0.0.1:{service.port}/identity/docs\n",
         "Backends, in order: users (yaml), more (yaml)\n",
         "Keys: 1\n",
     ]

@@ -230,7 +230,7 @@ def test_a_shared_cache_and_its_failure_are_shown_to_the_operator(
         assert "Purged here, but the shared cache has not received the purge" in done.stderr
         lines = invoke("status", "--config", tmp_path / "used.yaml").stdout.splitlines()
         (line,) = [each for each in lines if each.startswith("shared cache: redis: failing since")]
-        assert "5 failed, 2 skipped; 0 purges delivered, 2 pending" in line
+        assert "1 hits, 0 misses, 5 failed, 2 skipped; 0 purges delivered, 2 pending" in line
         server.start()
         eventually(lambda: scrape(service)("idv_shared_cache_purges_pending") == 0)
         assert scrape(service)("idv_shared_cache_purges_total", result="ok") == 2

@@ -36,7 +36,7 @@ class ChunkedBody:
                 if not line:
                     del buffer[:at]
                     return True
-                self._trailers = (self._trailers or 0) + len(line)
+                self._trailers += len(line)
                 if self._trailers > _MAX_TRAILERS or not _TRAILER.fullmatch(line):
                     raise HttpError(HTTPStatus.BAD_REQUEST)
             elif size := self._size(line):

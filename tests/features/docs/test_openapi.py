@@ -141,13 +141,14 @@ def test_document_of_the_demo_is_in_the_repository(invoke: Invoke) -> None:
 
 
 def test_document_is_served_only_if_configured(tmp_path: Path, wire: Client) -> None:
-    paths = ["/openapi.json", "/docs", "/docs/docs.js"]
-    assert [wire.send("GET", path, {"Host": "x"}).status for path in paths] == [404] * 3
+    paths = ["/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css"]
+    assert [wire.send("GET", path, {"Host": "x"}).status for path in paths] == [404] * 4
     config = CONFIG.replace("port: 0,", "port: 0, docs: true,") + USERS
     with serving(config, tmp_path) as service:
         client = Client(service.port)
         replies = [client.send("GET", path, {"Host": "x"}) for path in paths]
-        assert [reply.status for reply in replies] == [200] * 3
+        types = [reply.headers["content-type"].partition(";")[0] for reply in replies]
+        assert types == ["application/json", "text/html", "text/javascript", "text/css"]
         assert json.loads(replies[0].body) == document_for(config, tmp_path)
         assert replies[1].headers["referrer-policy"] == "no-referrer"
         policy = replies[1].headers["content-security-policy"].split("; ")
