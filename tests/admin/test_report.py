@@ -85,10 +85,11 @@ def test_backend_fails_if_it_fails_in_one_worker() -> None:
     assert merged(*reports) == expected
 
 
-def test_a_circuit_that_is_not_closed_and_a_problem_of_any_worker_are_degraded() -> None:
+def test_a_failure_an_open_circuit_and_a_problem_of_any_worker_are_degraded() -> None:
     """A call that was under way succeeds while the circuit is open."""
-    for state in ("half_open", "open"):
-        assert degraded(good(), backend(state, None, "down", 1.0)) == ["backend crm"]
+    for state, since in (("half_open", None), ("open", None), ("closed", 10.0)):
+        assert degraded(good(), backend(state, since, "down", 1.0)) == ["backend crm"]
+    assert degraded(backend("closed", None, "timeout", 30.0)) == []
     bad = good()
     bad.problem = "the edit was rejected"
     assert degraded(good(), bad) == ["backend crm"]
@@ -113,12 +114,6 @@ def test_next_probe_is_the_first_of_all_workers_whose_circuit_is_open() -> None:
     reports = [backend(each, 1.0, "x", 1.0, at) for each, at in states]
     assert merged(*reports).next_probe_s == 4.0
     assert merged(*reports[2:]).next_probe_s is None
-
-
-def test_backend_that_fails_is_not_available_though_its_circuit_is_closed() -> None:
-    assert backend("closed", None, "timeout", 30.0).available
-    assert not backend("closed", 10.0, "timeout", 30.0).available
-    assert not backend("half_open", None, "timeout", 30.0).available
 
 
 def test_gauges_are_added_up_and_the_longest_lag_is_kept() -> None:

@@ -100,10 +100,12 @@ async def test_new_timeout_applies_to_handshakes(contexts: Contexts) -> None:
     async with connected_client(tls=contexts) as client:
         serving = client.server._context.serving  # noqa: SLF001 - handshakes that have begun
         limits = replace(LIMITS, idle_timeout=1.0)
+        sock, port = bind_unused_port()
+        await client.server.listen([sock], ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         for tls in (contexts[0], None):
             client.server.replace(Serving(serving.app, reject, limits), tls)
         silent, writer = await asyncio.open_connection("127.0.0.1", client.port)
-        _, other = await client.open("127.0.0.1", client.port)  # by then that one is accepted
+        _, other = await client.open("127.0.0.1", port)  # by then that one is accepted
         client.clock.forward(1.5)
         await asyncio.wait_for(ended(silent), 5)
         for each in (writer, other):
@@ -124,12 +126,14 @@ async def test_tls_close_notify_is_not_a_half_close(
         assert caplog.records == []
 
 
+@pytest.mark.parametrize(("handshakes", "connections"), [(1000, 2), (18, 100)])
 async def test_pending_handshakes_make_room_for_new_clients(
-    contexts: Contexts, monkeypatch: pytest.MonkeyPatch
+    contexts: Contexts, monkeypatch: pytest.MonkeyPatch, handshakes: int, connections: int
 ) -> None:
     """The oldest is aborted; connections that have ended their handshake stay."""
     monkeypatch.setattr("tornado_idv.http.tls_acceptor._HANDSHAKE_TIMEOUT", 60.0)
-    limits = replace(LIMITS, max_connections=2)
+    monkeypatch.setattr("tornado_idv.http.tls_acceptor._MAX_HANDSHAKES", handshakes)
+    limits = replace(LIMITS, max_connections=connections)
     async with connected_client(limits, tls=contexts) as client:
         silent = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(40)]
         _, writer = await client.open("127.0.0.1", client.port)

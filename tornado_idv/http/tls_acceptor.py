@@ -68,7 +68,7 @@ class TlsAcceptor:
         for _ in range(_ACCEPT_BATCH):
             try:
                 accepted, _ = self._sock.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
                 text = "cannot accept a connection (%s); next attempt in %d s"
