@@ -87,7 +87,7 @@ def test_a_failed_lookup_is_503_with_the_time_to_wait(
 def ask_with_failing_lookups(harness: Harness, error: BaseException) -> FakeClient:
     """Send a request whose lookup ends with this error."""
     lookup = harness.loop.create_future()
-    lookup.set_exception(error)
+    lookup.cancel() if isinstance(error, asyncio.CancelledError) else lookup.set_exception(error)
     setattr(harness.directory, "start", lambda _: lookup)  # noqa: B010 - of this one alone
     return harness.ask(ask_for("tweety"))
 
@@ -119,6 +119,8 @@ def test_a_lookup_that_was_cancelled_is_500(make_harness: MakeHarness, times: in
     client = ask_with_failing_lookups(harness, asyncio.CancelledError())
     assert client.answers == [(500, ApiError.INTERNAL.body)]
     assert harness.app.asked == (times or 1)
+    batch = ask_for('", "items": [{"input": "@a"}], "": "').replace(b"/url", b"/batch")
+    assert b'"undetermined":1' in harness.ask(batch).answers[0][1]
 
 
 class Waiting(ApiHandler):
