@@ -251,6 +251,12 @@ def test_incomplete_head_has_no_form() -> None:
     assert [shape_of(HEAD[:-1]), shape_of(LINE)] == [None, None]
 
 
+@pytest.mark.parametrize("name", [b"Authorization", b"Content-Length"])
+def test_head_without_a_key_or_a_length_has_no_template(name: bytes) -> None:
+    data = HEAD.replace(name, b"X-Other")
+    assert compile_template(parse_head(data, 1 << 20), "meaning") is None
+
+
 def test_size_of_a_template_is_bounded() -> None:
     more = [b"X-Field-%d: 1" % number for number in range(30)]
     for fields, most in (([], 4096), (more[:14], 7 * 1024)):

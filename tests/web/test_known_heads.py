@@ -57,6 +57,7 @@ def test_time_of_a_response_is_counted_in_seconds(harness: Harness) -> None:
 def test_a_longer_body_than_the_service_takes_is_rejected(harness: Harness) -> None:
     """Though its head is known; the limit may be below that of the fast path."""
     heads = KnownHeads(fast_path(harness).api, 25)
+    assert KnownHeads(heads.api, 16_384).max_body == 1024, "a service keeps many bodies"
     app = Counted(make_api(heads.api, known_heads=heads))
     limits = HttpLimits(max_body=25)
     harness.server.replace(Serving(app, lambda *_: b"too long", limits, heads.connect))

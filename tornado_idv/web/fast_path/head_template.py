@@ -32,10 +32,7 @@ CARRIED = (
 )
 """Header fields whose value is read from each request. A field in neither this list nor
 `SIGNIFICANT` has no effect, so a template matches any valid value of the field."""
-_NEVER = (
-    *("expect", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"),
-    "x-idv-past-cache",
-)
+_NEVER = ("expect", "te", "trailer", "upgrade", "x-idv-past-cache")
 """Requests with one of these header fields are left to the handlers."""
 
 MAX_HEAD = 16 * 1024

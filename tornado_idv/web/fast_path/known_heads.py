@@ -85,7 +85,7 @@ class KnownHeads:
                 expected = template if latest in (None, template) else None
                 latest = template
             length = int(found[template.length])
-            if not 0 < length <= self.max_body:
+            if length > self.max_body:
                 return None
             return MatchedRequest(
                 found.end() + length, template.keep_alive, self, peer, template, found
