@@ -11,5 +11,5 @@ FEATURE = Feature(
         )
     },
     admin_routes="tornado_idv.features.status.handlers:admin_routes",
-    announce="tornado_idv.features.status.announcement:announce",
+    announce="tornado_idv.features.status.handlers:announce",
 )

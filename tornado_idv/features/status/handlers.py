@@ -1,7 +1,7 @@
-"""The handlers of the status page, its files and its data."""
+"""The handlers of the status page, its files and its data, and the line with its URL."""
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib.resources import files
@@ -11,6 +11,7 @@ from tornado_idv.admin.handler import AdminHandler
 from tornado_idv.admin.operations import Operations
 from tornado_idv.features.status.history import INTERVAL, WINDOW, History, sampled
 from tornado_idv.features.status.overview import status
+from tornado_idv.service.service import ServiceInfo
 
 _STATIC = files(__package__) / "static"
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
@@ -93,3 +94,9 @@ async def admin_routes(
     async with sampled(operations) as history:
         settings["history"] = history
         yield ROUTES | FILE_ROUTES
+
+
+def announce(_settings: object, service: ServiceInfo) -> Iterator[str]:
+    """Yield a line with the URL of the status page, or none without an admin listener."""
+    if service.admin_url is not None:
+        yield f"Status page: {service.admin_url}/status"
