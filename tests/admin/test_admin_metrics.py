@@ -96,10 +96,11 @@ def test_rejected_keys_and_limits_are_counted_by_reason(tmp_path: Path) -> None:
     [
         ("user_count", property(lambda _: 1 // 0), "ZeroDivisionError"),
         ("problem", property(lambda _: 1 // 0), "ZeroDivisionError"),
+        ("problem", property(lambda _: Path("a lost file")), "a lost file"),
         ("user_count", lambda _: 1, "TypeError"),
         ("servers", property(lambda _: ["db2:5432"]), "ValueError"),
     ],
-    ids=["user_count", "problem", "not a property", "servers"],
+    ids=["user_count", "problem", "no text", "not a property", "servers"],
 )
 def test_plugin_that_cannot_describe_itself_leaves_the_service_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object, error: str

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -372,6 +373,9 @@ def test_same_bytes_of_different_clients_are_logged_with_their_own_addresses(
     assert remotes[::2] == proxied
     assert {*remotes[1::2]} == {"192.0.2.9"}
     assert harness.app.asked == 4
+    harness.server.replace(replace(harness.serving, proxies=None))
+    proxy.send(first)
+    assert '"client":"127.0.0.1"' in harness.access()[-1]
 
 
 @pytest.mark.parametrize("fast_path", [True, False])
