@@ -16,7 +16,8 @@ def counters(seconds: float) -> Counters:
     counted.cache_lookups["hit"] += 3
     counted.evictions += 4
     counted.log_dropped += 5
-    counted.refreshes["ok"] += 6
+    counted.refreshes["ok"] = counted.reloads["ok"] = 6
+    counted.counts["shadow new"]["match"] += 7
     counted.count_backend_call("crm", "found", "", 0.2)
     counted.backends[SHARED_CACHE].results["hit"] += 1
     return counted
@@ -35,7 +36,8 @@ def test_merged_counters_are_the_sum() -> None:
     assert total.rate_limited["misses"] == 4
     assert total.cache_lookups["hit"] == 6
     assert (total.evictions, total.log_dropped) == (8, 10)
-    assert total.refreshes == {"ok": 12, "failed": 0}
+    assert total.refreshes == total.reloads == {"ok": 12, "failed": 0}
+    assert total.counts == {"shadow new": {"match": 14}}
     assert total.backends["crm"].results == {"found": 2}
     assert total.backends["crm"].durations.count == 2
     assert total.backends[SHARED_CACHE].results == {"hit": 2}

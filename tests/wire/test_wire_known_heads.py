@@ -18,7 +18,6 @@ from support.http.in_process import (
 from support.processes.service import CARDS_ONLY_KEY, KEY
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import ByNickname, Query, User
-from tornado_idv.web.fast_path import head_template
 
 OTHER_WAYS = {
     "an expectation": ask_for("alice", b"Expect: 100-continue"),
@@ -329,16 +328,6 @@ def test_connection_without_a_request_is_closed_after_the_first_one_during_a_dra
     busy.send(ask_for("alice")[9:])
     harness.loop.forward(2.4)
     assert draining.done()
-
-
-def test_cached_heads_are_bounded(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They make room for the newest, which is answered."""
-    monkeypatch.setattr(head_template, "_MAX_TEMPLATES", 5)
-    sent = [ask_for(f"n{number:02}", b"X-%d: a" % number) for number in range(20)]
-    for data in sent:
-        teach(harness, data)
-        assert is_known(harness, data)
-    assert [is_known(harness, data) for data in sent[::-1]] == [True] * 5 + [False] * 15
 
 
 def test_keys_are_stored_only_as_digests(harness: Harness) -> None:
