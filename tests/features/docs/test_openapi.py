@@ -140,6 +140,18 @@ def test_document_of_the_demo_is_in_the_repository(invoke: Invoke) -> None:
     )
 
 
+@pytest.mark.parametrize(("port", "is_needed"), [("0", False), ("'${env:ABSENT}'", True)])
+def test_document_needs_no_secret(
+    tmp_path: Path, invoke: Invoke, port: str, *, is_needed: bool
+) -> None:
+    path, auth = tmp_path / "config.yaml", "auth: {kind: bearer, token: '${env:ABSENT}'}"
+    config = CONFIG.replace("port: 0", f"port: {port}")
+    config += f"  - {{name: up, kind: upstream, base_url: 'http://x', {auth}}}\n"
+    path.write_text(config, encoding="utf-8")
+    done = invoke("openapi", "--config", path)
+    assert (done.exit_code, "ABSENT" in done.stderr) == (is_needed, is_needed)
+
+
 def test_document_is_served_only_if_configured(tmp_path: Path, wire: Client) -> None:
     paths = ["/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css"]
     assert [wire.send("GET", path, {"Host": "x"}).status for path in paths] == [404] * 4

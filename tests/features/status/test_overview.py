@@ -31,6 +31,7 @@ def test_status_gives_an_overview(service: Service, used: Path, invoke: Invoke) 
     text = invoke("status", "--config", used).stdout
     assert "requests:     url: ok 1\n" in text
     assert "backend:      users (yaml): available\n" in text
+    assert "keys:         3\n" in text
     assert "cache:        1 found and 0 not found; 0.0% of 1 lookups were hits" in text
     record = json.loads(invoke("status", "--config", used, "--json").stdout)
     assert record["requests"] == status["requests"]
