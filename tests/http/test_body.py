@@ -92,6 +92,7 @@ def test_no_bytes_are_too_much(data: bytes, cuts: list[int]) -> None:
         (b"5\nhello", 400),
         (b"5\rhello", 400),
         (b"5\r\nhello!\n", 400),
+        (b"5\r\nhello\r!", 400),
         (b"5;" + b"x" * 300, 400),
         (b"0\r\nno colon\r\n", 400),
         (b"0\r\n folded: x\r\n", 400),

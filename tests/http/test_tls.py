@@ -12,13 +12,11 @@ from typing import Any
 
 import pytest
 from tornado.testing import bind_unused_port
-from tornado.web import Application
 
 from support.http.certificate import SELF_SIGNED
 from support.http.http_server import LIMITS, POST, Contexts, connected_client, reject, until
 from tornado_idv.config.settings import TlsSettings
 from tornado_idv.errors import StartError
-from tornado_idv.http.server import HttpServer
 from tornado_idv.http.serving import Serving
 from tornado_idv.service.sockets import tls_context
 
@@ -165,14 +163,11 @@ async def test_handshake_that_has_ended_is_not_pending(contexts: Contexts) -> No
 
 
 async def test_client_is_refused_at_once_where_no_handshake_makes_room(contexts: Contexts) -> None:
-    """All descriptors are those of connections that stay."""
-    sock, port = bind_unused_port()
-    server = HttpServer(Serving(Application(), reject, replace(LIMITS, max_connections=-16)))
-    await server.listen([sock], contexts[0])
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    await asyncio.wait_for(ended(reader), 5)
-    writer.close()
-    server.close()
+    """All descriptors are those of connections that stay: here of a single one."""
+    async with connected_client(replace(LIMITS, max_connections=-15), tls=contexts) as client:
+        client.clock.stop()
+        with pytest.raises(ConnectionError):
+            await client.open("127.0.0.1", client.port)
 
 
 async def ended(reader: asyncio.StreamReader) -> None:

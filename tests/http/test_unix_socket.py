@@ -14,6 +14,7 @@ from tornado.web import Application
 
 from support.http.certificate import SELF_SIGNED
 from support.http.http_server import LIMITS, ignore, reject
+from tornado_idv.http.exchange import Peer
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.serving import Serving
 
@@ -48,7 +49,8 @@ def test_file_stays_when_server_ends(tmp_path: Path, run: Run, *, drains: bool, 
 
 
 async def test_client_with_an_address_of_its_own_is_served(tmp_path: Path) -> None:
-    """It is a path, or bytes of which the first is NUL."""
+    """It is a path, or bytes of which the first is NUL. One who has left has none."""
+    assert Peer.of(asyncio.Transport({"peername": None})).remote_ip == ""
     server = HttpServer(Serving(Application([], log_function=ignore), reject, LIMITS))
     await server.listen([bind_unix_socket(str(tmp_path / "http.sock"))])
     for address in (str(tmp_path / "client.sock"), f"\0{tmp_path}"):
