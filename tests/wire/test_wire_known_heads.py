@@ -171,7 +171,9 @@ def test_segments_of_a_body_give_it_no_more_time(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "status"), [("alice", 200), ("nobody", 404)], ids=["hit", "miss"]
+    ("first", "status"),
+    [("alice", 200), ("nobody", 404), ("a b", 422)],
+    ids=["hit", "miss", "invalid"],
 )
 def test_body_has_its_time_after_one_that_came_in_two_segments(
     harness: Harness, first: str, status: int
