@@ -134,15 +134,16 @@ FORBIDDEN = ask_for("alice", key=CARDS_ONLY_KEY)
     [
         (False, ask_for("alice"), ask_for("alice"), [401, 200, 200]),
         (True, ask_for("alice"), ask_for("a b"), [401, 200, 422]),
+        (True, ask_for("##"), ask_for("a b"), [401, 404, 422]),
         (True, FORBIDDEN, FORBIDDEN, [401, 403, 403]),
     ],
-    ids=["handlers", "after the fast path", "without the scope"],
+    ids=["handlers", "after the fast path", "after its lookup", "without the scope"],
 )
 def test_clients_with_a_valid_key_do_not_wait_one_by_one(
     make_harness: MakeHarness, first: bytes, second: bytes, statuses: list[int], *, fast_path: bool
 ) -> None:
     harness = make_harness(fast_path=fast_path)
-    clients = [harness.ask(BAD, first) for _ in range(20)]
+    clients = [harness.ask(BAD, first.replace(b"##", b"%02d" % each)) for each in range(20)]
     assert answered_at_once(harness, clients, second) == 20
     assert [each.statuses for each in clients] == [statuses] * 20
 
