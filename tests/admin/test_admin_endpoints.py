@@ -74,6 +74,18 @@ def test_purge_drops_the_answers_asked_for(
     assert "4000" not in str(vars(line)["purged"])
 
 
+def test_purge_that_is_still_pending_is_in_the_audit_log(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def purge(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(Service, "purge", purge)
+    with caplog.at_level(logging.INFO, "tornado_idv.audit"):
+        assert ask_admin(service, "/cache/purge", {"all": True}).json["code"] == "purge_pending"
+    assert "cache purged" in caplog.messages
+
+
 def test_explain_shows_what_is_cached(service: Service) -> None:
     """And what each backend says, which is not cached."""
     client = Client(service.port)
