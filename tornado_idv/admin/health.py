@@ -9,9 +9,10 @@ from tornado_idv.admin.report import BackendReport, PartReport, Report
 from tornado_idv.features import FEATURES
 from tornado_idv.log_format import format_time
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.web.errors import ApiError
 
 _OPERATIONS = ("url", "card", "batch", "verify")
-FAILURES = ("backend_unavailable", "internal", "overloaded")
+FAILURES = {error.code for error in ApiError if error.status >= ApiError.INTERNAL.status}
 """The error codes of responses with a status of 500 or more."""
 
 

@@ -299,6 +299,8 @@ def test_a_card_number_has_one_user(double: Double) -> None:
     assert json.loads(double.client.by_card("1").body)["nickname"] == "@a"
     double.delete("/double/users/@a")
     assert double.put("/double/users/@b", **USER).status == 200
+    form = {"Content-Type": "text/plain"}  # as of another web site
+    assert ask_admin(double.service, "/double/users/@b", USER, method="PUT", **form).status == 415
 
 
 def test_no_endpoint_exists_without_demo(tmp_path: Path) -> None:
