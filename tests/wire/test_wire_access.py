@@ -121,6 +121,7 @@ def test_line_says_that_an_answer_was_stale(harness: Harness) -> None:
     assert cache_fields(harness)[1:] == [(200, "stale", "users"), (503, "miss", "users")]
     failed = lines(harness)[-1]
     assert (failed["code"], failed["reason"]) == ("backend_unavailable", "down")
+    assert b"\r\nRetry-After: 1\r\n" in client.socket.sent
 
 
 def test_timed_out_and_excess_connections_are_logged(harness: Harness) -> None:

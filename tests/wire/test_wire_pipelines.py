@@ -125,6 +125,7 @@ def test_client_that_half_closes_during_a_pause_gets_every_answer(
         client.socket.reads = False
         assert len(client.answers) > before
     assert ids(bytes(client.socket.sent)) == [*range(500)]
+    assert client.socket.sent.count(b"\r\nConnection: close\r\n") == 1
 
 
 def test_body_in_many_small_chunks_is_read_to_its_end(make_harness: Callable[..., Harness]) -> None:
