@@ -316,6 +316,7 @@ def test_stop_drains_every_worker(
         manager.settimeout(10)
         process = stack.enter_context(running(prepare(tmp_path, config)))
         service = Workers(process)
+        assert ask_admin(service, "/reload", {}).status == 200
         with begun_request(Client(service.port)) as (connection, body):
             process.send_signal()
             eventually(lambda: not listens(service.port))
@@ -323,10 +324,11 @@ def test_stop_drains_every_worker(
             connection.send(body)
             assert status_of(connection.read_reply()) == 200
         assert process.wait() == 0
-        notified = [manager.recv(1000).decode() for _ in range(3)]
+        notified = [manager.recv(1000).decode() for _ in range(5)]
     ready = f"READY=1\nMAINPID={process.process.pid}"
     assert sorted(notified[:2]) == [ready, "WATCHDOG=1"]
-    assert notified[2] == "STOPPING=1"
+    assert notified[2].startswith("RELOADING=1")
+    assert notified[3:] == [ready, "STOPPING=1"]
     lines = log_lines(service)
     assert (lines[-1]["event"], lines[-1]["drained"]) == ("stopped", True)
     assert sum(line["event"] == "request" for line in lines) > 0
