@@ -101,16 +101,6 @@ def test_stored_key_is_refused_as_any_other(tmp_path: Path, store: Path) -> None
     assert (reply.status, reply.headers["www-authenticate"]) == (403, expected)
 
 
-def test_last_use_is_written_while_the_service_runs(
-    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service_keys, "_WRITE_INTERVAL", 0.0)
-    token = make_store(store, "shop")["shop"]
-    with serving(CONFIG_FILE, tmp_path) as service:
-        assert ask(Client(service.port), token).status == 200
-        eventually(lambda: read(store)["shop"].last_used is not None)
-
-
 @contextmanager
 def hanging(path: Path) -> Iterator[Event]:
     """Let each reading of one store hang; yield what is set while one does."""
@@ -175,10 +165,12 @@ async def test_store_that_responds_leaves_no_key_undetermined(
     settings = AuthSettings.model_construct(store=store)
     async with service_keys.Keys(idv_kinds()).opened(settings) as keys:
         monkeypatch.setattr(keys.store, "in_thread", respond)
+        keys.ring.last_used["shop"] = 7.0
         while calls["poll"] < 170:
             assert ticker.now < keys.ring.complete_until <= ticker.now + (0.6 if calls else 1)
             await asyncio.sleep(0)
         assert calls["write_last_used"] == 1
+        assert read(store)["shop"].last_used == 7.0
 
 
 async def test_reload_reads_many_keys_beside_the_event_loop(

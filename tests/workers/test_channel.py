@@ -138,6 +138,19 @@ async def test_address_is_no_file_takes_long_messages_and_is_free_at_the_end() -
             pass
 
 
+async def test_busy_process_blocks_nothing_and_its_end_amid_a_message_is_its_end() -> None:
+    with socket.socket(socket.AF_UNIX) as busy:
+        busy.bind("")
+        busy.listen(0)
+        address = str(busy.getsockname(), "latin-1")
+        async with connected(address) as connection:
+            with pytest.raises(BlockingIOError):
+                await connected(address).__aenter__()
+            with busy.accept()[0] as accepted:
+                accepted.send(b'{"op"')
+            assert await connection.receive() is None
+
+
 async def test_worker_cannot_start_where_there_are_no_unix_sockets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

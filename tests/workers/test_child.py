@@ -49,20 +49,27 @@ def ended(child: Child) -> int:
 
 def test_forked_process_has_the_other_end_and_an_exit_code() -> None:
     def run(sock: socket.socket) -> int:
-        sock.sendall(encode({"op": "report", "report": os.getpid()}))
-        sock.recv(1)
-        return 7
+        message = encode({"op": "report", "report": os.getpid()})
+        sock.sendall(message[:5])
+        signal.raise_signal(signal.SIGSTOP)
+        sock.sendall(message[5:])
+        return 7 if len(sock.makefile("rb").readline()) > 1_000_000 else 1
 
     child = fork("worker 1", run, 5.0)
     assert str(child) == f"worker 1 (pid {child.pid})"
     assert (child.heard, child.phase) == (5.0, "starting")
     assert child.reap() is None
-    messages: list[Message] = []
+    os.waitpid(child.pid, os.WUNTRACED)
+    messages = child.receive(6.0)  # does not wait
+    child.send("use", content="x" * 1_000_000)  # more than the socket takes
+    os.kill(child.pid, signal.SIGCONT)
+    while child.unsent:
+        child.flush()
+    child.sock.shutdown(socket.SHUT_WR)
     while not messages:
-        messages = child.receive(6.0)  # does not wait
+        messages = child.receive(6.0)
     assert messages == [{"op": "report", "report": child.pid}]
     assert child.heard == 6.0
-    child.send("drain")
     assert ended(child) == 7
 
 

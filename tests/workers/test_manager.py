@@ -51,9 +51,11 @@ class PlayedWorker:
     ``received`` ends with ``None`` when the manager has closed its end.
     """
 
-    def __init__(self, *replies: Message | None, phase: str = "ready") -> None:
+    def __init__(
+        self, *replies: Message | None, phase: str = "ready", address: str | None = REFUSED
+    ) -> None:
         self.phase = phase
-        self.address = REFUSED
+        self.address = address
         self.received: list[Message | None] = []
         self.asked = asyncio.Event()
         self.on_connection: Callable[[], object] = lambda: None
@@ -186,6 +188,8 @@ def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
         ([], 503, b"no worker runs now"),
         ([PlayedWorker(None)], 503, b"no worker runs now"),
         ([PlayedWorker(*[{"result": True}] * 3), PlayedWorker(phase="ended")], 200, b'"ok"'),
+        ([PlayedWorker({"result": True}), PlayedWorker(phase="ended", address=None)], 200, b'"ok"'),
+        ([PlayedWorker(phase="ended", address="missing")], 503, b"worker 1 (pid 11): No such file"),
         ([PlayedWorker({"result": True}), PlayedWorker()], 503, b"worker 2 (pid 12): no reply"),
         (
             [PlayedWorker({"error": "KeyError"}, phase="starting")],
@@ -193,7 +197,7 @@ def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
             b"worker 1 (pid 11): KeyError",
         ),
     ],
-    ids=["none", "all end", "has ended", "no reply", "one fails"],
+    ids=["none", "all end", "has ended", "starts", "no address", "no reply", "one fails"],
 )
 async def test_purge_is_done_only_if_every_worker_has_done_it(
     tmp_path: Path, workers: list[PlayedWorker], status: int, text: bytes
@@ -243,10 +247,11 @@ async def test_shared_cache_that_a_reload_removes_is_in_use_until_a_restart(tmp_
 
 
 async def test_first_worker_that_serves_explains(tmp_path: Path) -> None:
-    workers = [PlayedWorker(phase="starting"), PlayedWorker({"result": {"result": "found"}})]
+    found = {"result": {"result": "found"}}
+    workers = [PlayedWorker(phase="draining"), PlayedWorker(None), PlayedWorker(found)]
     async with managed(tmp_path, *workers) as harness:
         response = await harness.ask(*EXPLAIN)
-    assert b'"result":"found","worker":"worker 2"' in response.body
+    assert b'"result":"found","worker":"worker 3"' in response.body
     assert workers[0].received == []
 
 
@@ -295,7 +300,7 @@ async def test_longest_lag_is_kept_until_the_next_scrape(tmp_path: Path) -> None
     """Workers report that of each second."""
     async with managed(tmp_path, PlayedWorker()) as harness:
         lags: list[float] = []
-        for lag, take_lag in [(0.3, False), (0.0, True), (0.1, True)]:
+        for lag, take_lag in [(0.3, False), (0.2, True), (0.1, True)]:
             report = {"process": {"max_lag": lag}, "counters": Counters().to_record()}
             with pytest.MonkeyPatch.context() as patch:
                 patch.setitem(WORKER, "report", report)
@@ -457,9 +462,11 @@ async def test_invalid_file_is_sent_to_none(tmp_path: Path) -> None:
 
 
 async def test_hangup_is_the_cause_of_a_reload(tmp_path: Path) -> None:
-    async with managed(tmp_path) as harness:
+    """Without an admin listener, the manager has no keys."""
+    async with managed(tmp_path, config=CONFIG.replace("admin: {port: 0}\n", "")) as harness:
         harness.manager._on_message({"op": "hangup"})  # noqa: SLF001 - a message of a worker
         await harness.reload()
+        assert not harness.manager.ring.ids
         begun = [each for each in harness.sent if each["op"] == "reloading"]
         assert begun[0]["audited"] == {"trigger": "signal"}
 

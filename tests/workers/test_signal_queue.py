@@ -62,6 +62,7 @@ def test_signals_that_the_parent_has_blocked_are_received() -> None:
     with closing(SignalQueue(NUMBERS)) as queue:
         signal.raise_signal(signal.SIGTERM)
         assert queue.read() == [signal.SIGHUP, signal.SIGTERM]
+    assert signal.set_wakeup_fd(-1) == -1, "no later signal is written to the closed queue"
 
 
 def exit_code(queue: SignalQueue, run: Callable[[], int]) -> int:

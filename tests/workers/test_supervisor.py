@@ -101,12 +101,14 @@ def test_hangup_during_the_start_is_passed_on_once_the_service_is_announced(
     simulation.prepare = never_serve
     simulation.advance(1.0)
     signal.raise_signal(signal.SIGHUP)
+    simulation.worker().ignored = {"drain"}  # a process that is replaced, and has not ended yet
+    simulation.worker().update(retiring=True)
     simulation.advance(1.0)
-    for process in simulation.processes:
+    for process in simulation.processes[1:]:
         assert process.received == []
         process.serve()
     simulation.advance(1.0)
-    assert [each.operations for each in simulation.processes] == [[], [], ["hangup"]]
+    assert [each.operations for each in simulation.processes] == [["drain"], [], ["hangup"], []]
 
 
 # Heartbeats
@@ -142,6 +144,7 @@ def test_killed_process_that_does_not_end_is_killed_again(service: Simulation) -
     hung.is_hung = hung.is_unkillable = True
     service.advance(12.5)
     assert hung.signals == [signal.SIGKILL]
+    assert service.overview()["workers"][0]["heartbeat_age"] == 0.0
     service.advance(1.0)
     assert hung.signals == [signal.SIGKILL] * 2
     assert len(service.processes) == 3
@@ -318,7 +321,8 @@ def test_manager_stays_while_no_worker_can_be_started(service: Simulation) -> No
     for number in (1, 2):
         service.worker(number).update(retiring=True)
     service.advance(5.0)
-    assert service.overview()["workers"] == []
+    overview = service.overview()
+    assert (overview["phase"], overview["workers"]) == ("starting", [])
     service.fork_error, service.prepare = None, FakeProcess.serve
     service.advance(2.0)
     assert service.overview()["missing"] == []
@@ -403,10 +407,13 @@ def test_stop_during_the_start_ends_all_processes(
     late.ignored = {"drain"}
     signal.raise_signal(signal.SIGTERM)
     simulation.advance(1.0)
+    simulation.manager.exit(1)
+    simulation.advance(1.0)
     late.exit(1)
     assert not simulation.run()
-    assert [each.code for each in simulation.processes] == [0, 1, 0]
+    assert [each.code for each in simulation.processes] == [0, 1, 1]
     assert simulation.announced == []
+    assert "restart in" not in caplog.text
     assert "stopped during the start" in caplog.messages
     assert "is replaced" not in caplog.text
 

@@ -147,6 +147,9 @@ def test_content_that_is_invalid_by_now_is_not_used(service: Simulation) -> None
 def test_manager_that_ends_before_the_commit_leaves_the_old_configuration(
     service: Simulation, caplog: pytest.LogCaptureFixture
 ) -> None:
+    service.use(CONFIG)
+    commit(*service.processes)
+    service.end_reload(ReloadResult(5.0))
     old = service.manager
     old.send("reloading", audited={"trigger": "admin"})
     service.advance(0.1)
@@ -154,9 +157,10 @@ def test_manager_that_ends_before_the_commit_leaves_the_old_configuration(
     service.advance(10.0)
     assert [each.name for each in service.processes[3:]] == ["manager"]
     assert site(service) == "https://profiles.example"
-    assert service.counters.reloads == {"ok": 0, "failed": 1}
+    assert service.counters.reloads == {"ok": 1, "failed": 1}
+    assert service.overview()["last_reload"]["code"] == "reload_failed"
     assert f"manager (pid {old.pid}) ended during the reload" in caplog.text
-    assert service.events.sent == ["ready", "reloading", "ready"]
+    assert service.events.sent == ["ready", *["reloading", "ready"] * 2]
 
 
 def test_manager_that_ends_in_the_commit_leaves_the_new_configuration(service: Simulation) -> None:
@@ -178,6 +182,8 @@ def test_hangup_that_no_reload_has_begun_for_is_passed_on_to_the_next_manager(
     assert service.manager.operations == ["hangup"]
     service.prepare = never_serve
     service.manager.exit(-signal.SIGKILL)
+    service.advance(1.0)
+    signal.raise_signal(signal.SIGHUP)
     service.advance(1.0)
     assert service.manager.operations == []
     service.manager.serve()

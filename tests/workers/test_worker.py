@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support.databases.key_stores import make_store
 from support.processes.control_channel import ControlEnd
 from support.processes.loggers import put_back
 from support.processes.ports import listens
@@ -130,6 +131,7 @@ def test_worker_reports_that_it_serves_and_what_it_has_counted(worker: Worker) -
             assert worker.client.by_input("@alice").status == 200
         os.kill(os.getpid(), signal.SIGTERM)
         control.wait_for(lambda state: state.retiring)
+        control.wait_for(lambda state: state.report and state.report["process"]["max_lag"])
         assert worker.client.by_input("@alice").status == 200
         drain(control)
 
@@ -254,8 +256,9 @@ def test_end_of_the_connection_ends_a_preparation(worker: Worker) -> None:
     assert worker.run(lambda control: asked(control, ask))[0] == 0
 
 
+@pytest.mark.parametrize(("level", "logged"), [("info", True), ("error", False)])
 def test_request_that_is_left_after_the_drain_is_in_the_exit_code(
-    worker: Worker, capfd: pytest.CaptureFixture[str]
+    worker: Worker, capfd: pytest.CaptureFixture[str], level: str, *, logged: bool
 ) -> None:
     def supervise(control: ControlEnd) -> None:
         control.wait_until_serving()
@@ -263,8 +266,10 @@ def test_request_that_is_left_after_the_drain_is_in_the_exit_code(
             drain(control)
             control.rest()  # not one message: that may be its state while it waits
 
-    assert worker.run(supervise, CONFIG.replace("timeout: 5s", "timeout: 0s"))[0] == 1
-    assert "stopped with requests unanswered after the drain" in capfd.readouterr().err
+    config = f"{CONFIG.replace('timeout: 5s', 'timeout: 0s')}logging: {{level: {level}}}\n"
+    assert worker.run(supervise, config)[0] == 1
+    reported = "stopped with requests unanswered after the drain" in capfd.readouterr().err
+    assert reported is logged
 
 
 def test_worker_that_drains_prepares_nothing(worker: Worker) -> None:
@@ -301,6 +306,16 @@ def test_commit_during_the_stop_leaves_the_health_check_failing(worker: Worker) 
 
     config = CONFIG.replace("5s", "5s, delay: 1s")
     worker.run(lambda each: asyncio.run(ask(str(each.wait_until_serving().address), each)), config)
+
+
+def test_conflict_with_the_key_store_is_reported_with_its_position(worker: Worker) -> None:
+    make_store(worker.folder / "keys.db", "caller")
+
+    def supervise(control: ControlEnd) -> None:
+        (problem,) = control.wait_for(lambda state: state.error).problems
+        assert (problem.line, problem.path) == (3, "auth.keys[0].id")
+
+    assert worker.run(supervise, CONFIG.replace("keys: [", "store: keys.db, keys: ["))[0] == 3
 
 
 def test_stop_does_not_wait_for_a_backend_that_is_opened(worker: Worker) -> None:

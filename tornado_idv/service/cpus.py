@@ -38,7 +38,7 @@ def usable_cpus(
         values = _read(each / "cpu.max").split()
         if len(values) > 1 and all(map(str.isdigit, values)):  # otherwise there is no quota
             limits.append(int(values[0]) / int(values[1]))
-    return max(1, math.ceil(min(limits)))
+    return math.ceil(min(limits))
 
 
 def _read(path: Path) -> str:

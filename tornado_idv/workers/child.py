@@ -78,31 +78,23 @@ class Child:
 
     def flush(self) -> None:
         """Send pending messages. Errors are ignored: `reap` notices the end of the process."""
-        try:
+        with suppress(OSError):
             while self.unsent:
                 del self.unsent[: self.sock.send(self.unsent)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.unsent.clear()
 
     def receive(self, now: float) -> list[Message]:
         """Return the messages received since the last call."""
-        try:
+        # If the process has closed with unread messages from here, the next call finds the end.
+        with suppress(OSError):
             while data := self.sock.recv(_READ_SIZE):
                 self.heard = now
                 self._received += data
-            self.disconnected = True
-        except BlockingIOError:
-            pass
-        except OSError:  # closed by the process, with unread messages from here
             self.disconnected = True
         *lines, self._received = self._received.split(b"\n")
         return [msgspec.json.decode(line, type=Message) for line in lines]
 
     def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        os.kill(self.pid, signal.SIGKILL)  # until `reap`, an ended process has its id
 
     def reap(self) -> int | None:
         """Return the exit code, or ``None`` if the process still runs.

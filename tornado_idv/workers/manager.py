@@ -52,7 +52,6 @@ def run_manager(
         keys = Keys(current.kinds)
         async with AsyncExitStack() as stack:
             operations = Manager(channel, current, keys)
-            stack.push_async_callback(operations.reloader.close)
             is_enabled = lambda: operations.settings.server.watch_config  # noqa: E731
             if admin is not None:  # first: only one change of the keys may be prepared at a time
                 await stack.enter_async_context(keys.opened(settings.auth))
@@ -60,7 +59,7 @@ def run_manager(
             watch = operations.reloader.watch(current.sockets, is_enabled)
             await stack.enter_async_context(background(watch))
             logs.writer.flush()  # before the announcement of the service
-            channel.serving(len(keys.ring.ids))
+            channel.serving(0)  # only workers count keys
             await channel.stop.wait()
         return STOPPED
 
@@ -116,7 +115,7 @@ class Manager:
         if reasons := ", ".join(failed) or ("" if results else "no worker runs now"):
             _log.error("the cache was not purged in every worker: %s", reasons)
             raise OperationFailed(f"The cache was not purged in every worker: {reasons}; try again")
-        return any(results) or self.settings.shared_cache is None
+        return any(results)
 
     async def explain(self, query: Record) -> Record:
         for worker in await self._workers():
@@ -124,7 +123,6 @@ class Manager:
                 reply = await _ask(worker, "explain", query)
                 if "result" in reply:
                     return {**reply["result"], "worker": worker["name"]}
-                break
         raise OperationFailed("No worker can explain the lookup now; try again")
 
     async def reload(self, **audited: str | None) -> ReloadResult:

@@ -81,7 +81,7 @@ class Supervisor:
         self._reloading: Audited | None = None
         """The cause of the running reload."""
         self._used: ReloadResult | None = None
-        """The result of the running reload, set when ``current`` has the new configuration."""
+        """The result of the running reload, set when the manager has asked for its use."""
         self._drained = True
         self._stepped = self._alive_at = clock()
 
@@ -192,7 +192,7 @@ class Supervisor:
                     manager.send("reply")
                     return
                 result = self._current.use(message["content"])
-                self._used = result if result.code is None else None
+                self._used = result
                 manager.send("reply", result=result, generation=self._current.generation)
             case "reloaded":
                 self._on_reloaded(convert(message["result"], ReloadResult))
@@ -207,7 +207,7 @@ class Supervisor:
     def _on_manager_exit(self, manager: Child) -> None:
         """End the running reload when the manager process has ended.
 
-        If the supervisor has already accepted the configuration, the reload is successful: new
+        The supervisor may have a result already. If it has accepted the configuration, new
         processes use the configuration, and `_replace_outdated` replaces the old processes.
         """
         if self._reloading is not None:

@@ -90,7 +90,7 @@ class _Requests:
         if (message := await connection.receive()) is None:
             return
         try:
-            service = await asyncio.shield(self.service)
+            service = await self.service
             match message:
                 case {"op": "purge", "args": target}:
                     connection.send(result=await service.purge(target))
@@ -125,7 +125,6 @@ class _Requests:
         except asyncio.CancelledError:
             return
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            decided.cancel()
             connection.send(result=failure(error))
             return
         connection.send(result=None)
