@@ -44,7 +44,7 @@ class Child:
     """The Unix time of the fork."""
     ready_at: float | None = None
     kill_at: float = math.inf
-    """The time at which a stopping process is killed, if it still runs."""
+    """If a stopping process still runs at this time, it is killed."""
     disconnected: bool = False
     """True after the process has closed the connection. A process does this before it ends."""
     unsent: bytearray = field(default_factory=bytearray)
