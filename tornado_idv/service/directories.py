@@ -47,7 +47,7 @@ async def open_directories(running: Running, parts: Sequence[Part]) -> "AsyncIte
             await stack.enter_async_context(part.opened())
         await stack.enter_async_context(directories.opened(settings))
         for part in parts:
-            (await part.prepare(settings, directories.current)).commit()
+            (await part.prepare(settings, directories.current))()
             await stack.enter_async_context(part.running())
         checking = keep_checking(lambda: directories.current.canaries)
         await stack.enter_async_context(background(checking))

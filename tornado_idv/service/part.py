@@ -13,6 +13,9 @@ from tornado_idv.lookup.directory import Directory, Layer
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.web.access_log import RequestLog
 
+Commit = Callable[[], object]
+"""Applies a change in one step of the event loop, to all later requests. It cannot fail."""
+
 
 async def _nothing() -> None:
     pass
@@ -22,12 +25,11 @@ async def _nothing() -> None:
 class Prepared:
     """A prepared change: its resources are open, but not used yet (see `Service.prepare`).
 
-    Only one change at a time may be prepared. It must be committed or aborted once. ``commit``
-    applies it in one step of the event loop, to all later requests, and cannot fail. ``abort``
+    Only one change at a time may be prepared. It must be committed or aborted once. ``abort``
     closes its resources and changes nothing else.
     """
 
-    commit: Callable[[], object]
+    commit: Commit
     abort: Callable[[], Awaitable[None]] = _nothing
 
 
@@ -58,12 +60,12 @@ class Part:
         """Return the part's layer between ``cache`` and the backends, or ``None`` for no layer."""
         return None
 
-    async def prepare(self, settings: Settings, directory: Directory) -> Prepared:  # noqa: ARG002
-        """Prepare a change to these settings. Raises `StartError`.
+    async def prepare(self, settings: Settings, directory: Directory) -> Commit:  # noqa: ARG002
+        """Return the commit of a change to these settings. It may never be called: open nothing.
 
         The change will use ``directory``, a new directory or the current one.
         """
-        return Prepared(lambda: None)
+        return lambda: None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -172,22 +172,20 @@ class Service(ServiceInfo):
         settings, needs_restart = applicable(self.settings, settings)
         # If `tls` was removed, TLS stays on until a restart, but the certificate may be gone.
         tls = tls_context(settings.server.tls) if settings.server.tls and has_tls else None
-        changes = [await self.keys.prepare(settings.auth)]
+        keys = await self.keys.prepare(settings.auth)
         async with AsyncExitStack() as undo:
-            undo.push_async_callback(changes[0].abort)
+            undo.push_async_callback(keys.abort)
             directory, change = await self.directories.prepare(settings)
             undo.push_async_callback(change.abort)
-            changes.append(change)
-            for part in self.directories.parts:
-                changes.append(change := await part.prepare(settings, directory))
-                undo.push_async_callback(change.abort)
+            commits = [keys.commit, change.commit]
+            commits += [await part.prepare(settings, directory) for part in self.directories.parts]
             http = make_http(settings, directory, self.shared)
             abort = undo.pop_all().aclose
 
         def commit() -> None:
             self.settings, self.needs_restart = settings, needs_restart
-            for each in changes:
-                each.commit()
+            for each in commits:
+                each()
             self.shared.limiters.configure(settings.limits)
             self.server.replace(http, tls)
             # Replaced objects are in reference cycles, and `tune_gc` makes collections rare.

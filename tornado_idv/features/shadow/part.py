@@ -21,7 +21,7 @@ from tornado_idv.lookup.source_identity import identity_of
 from tornado_idv.registry import build_backends, installed_kinds
 from tornado_idv.service.directories import of_users
 from tornado_idv.service.keys import background
-from tornado_idv.service.part import Part, Prepared, Running
+from tornado_idv.service.part import Commit, Part, Running
 
 _NEVER_OPEN = BreakerOptions(failures=10**9)
 """Options of a circuit breaker that never opens. Comparisons use it for lookups in the source.
@@ -44,8 +44,8 @@ class ShadowsPart(Part):
         self._directory: Directory | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def prepare(self, settings: Settings, directory: Directory) -> Prepared:
-        """Create the shadows of these settings. `Prepared.commit` starts them for ``directory``."""
+    async def prepare(self, settings: Settings, directory: Directory) -> Commit:
+        """Create the shadows of these settings. The commit starts them for ``directory``."""
         before, identifiers = self._settings, settings.make_identifiers()
         keeps = before is not None and of_users(before) == of_users(settings)
         in_use = {each.name: each for each in self.shadows} if keeps else {}
@@ -74,7 +74,7 @@ class ShadowsPart(Part):
                 each.start()
             compare(directory, shadows, self._manager)
 
-        return Prepared(commit)
+        return commit
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

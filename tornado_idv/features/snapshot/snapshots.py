@@ -37,7 +37,7 @@ from tornado_idv.lookup.source_identity import sealed
 from tornado_idv.options import as_type
 from tornado_idv.service.directories import scope_of
 from tornado_idv.service.keys import background
-from tornado_idv.service.part import Part, Prepared, Running
+from tornado_idv.service.part import Commit, Part, Running
 from tornado_idv.web.json_body import encode_user
 
 _log = logging.getLogger(__name__)
@@ -78,9 +78,9 @@ class Snapshots(Part):
         """Return the report about the file, or ``None`` if ``cache.snapshot`` is not set."""
         return PartReport(self.error, self.since) if self._files else None
 
-    async def prepare(self, settings: Settings, directory: Directory) -> Prepared:
-        """Return a `Prepared`. Its commit calls `follow` with this directory."""
-        return Prepared(partial(self.follow, settings, directory))
+    async def prepare(self, settings: Settings, directory: Directory) -> Commit:
+        """Return a commit that calls `follow` with this directory."""
+        return partial(self.follow, settings, directory)
 
     def follow(self, settings: Settings, directory: Directory) -> None:
         """Use this directory for snapshots. The first call restores the answers of the last run."""
