@@ -59,7 +59,7 @@ def test_name_of_an_abstract_socket_is_refused(problems_in: ProblemsIn, load_tex
 def test_address_that_cannot_be_bound_is_refused(problems_in: ProblemsIn, load_text: Load) -> None:
     """Otherwise the service would not start, although `check` had passed."""
     text = "the path of a Unix socket may have at most 107 bytes"
-    assert problems_in(listening(f"unix:/{'x' * 107}")) == [f"3:19: server.listen[0]: {text}"]
+    assert problems_in(listening(f"unix:/{'ü' * 53}x")) == [f"3:19: server.listen[0]: {text}"]
     assert load_text(listening(f"unix:/{'x' * 106}", "[::1]:0", "[::1]:0")).server.addresses
     (problem,) = problems_in(listening("unix:s", "unix:s"))
     assert problem.endswith(": server.listen[1]: this address is listed twice, see line 3")
@@ -73,10 +73,10 @@ def test_host_and_port_beside_it_are_to_be_left_out(problems_in: ProblemsIn) -> 
 
 
 SERVERS = [
-    *((f"host: {host}", host) for host in ("0.0.0.0", "'::'", "192.0.2.1", "a.b")),
+    *((f"workers: 1, host: {host}", host) for host in ("0.0.0.0", "'::'", "192.0.2.1", "a.b")),
     *((f"host: {host}", "") for host in ("127.9.9.9", "'::1'", "LocalHost")),
     ("listen: ['unix:/s', '127.0.0.1:1', '[::1]:0', 'localhost:0']", ""),
-    ("listen: ['unix:/s', '0.0.0.0:1', '[::1]:1', 'a.b:1']", "0.0.0.0, a.b"),
+    ("listen: ['0.0.0.0:1', 'a.b:1', '[::1]:1', 'unix:/s']", "0.0.0.0, a.b"),
 ]
 
 

@@ -179,7 +179,7 @@ def test_a_host_that_cannot_be_resolved_is_rejected(load_text: Load, host: str) 
 
 
 @pytest.mark.parametrize(
-    "path", ["healthz", "/", "/a/", "/a?b", "/../a", "/api/v1/identify/url", "/x/api/v1/y", "/a b"]
+    "path", ["healthz", "/", "/a/", "/a?b", "/../a", "/./a", "/api/v1/y", "/x/api/v1/y", "/a b"]
 )
 def test_invalid_health_path_is_rejected(load_text: Load, path: str) -> None:
     with pytest.raises(ConfigError, match="must be like /healthz, and not a path of the API"):

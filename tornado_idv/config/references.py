@@ -92,6 +92,5 @@ class Resolved:
             raise LookupError(f"the file {name} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
             raise ValueError(f"the file {name} is not UTF-8 text") from None
-        if value:
-            self.values.add(value)
+        self.values.add(value)
         return value
