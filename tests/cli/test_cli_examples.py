@@ -86,10 +86,11 @@ def test_argument_of_a_removed_command_is_not_completed(tmp_path: Path) -> None:
 
 
 def test_port_of_the_command_line_is_used_and_a_reload_does_not_complain(tmp_path: Path) -> None:
-    config = write_config(tmp_path, WITH_ADMIN.replace("port: 0,", "port: 1,"))
+    config = write_config(tmp_path, WITH_ADMIN.replace("port: 0,", "listen: ['unix:http.sock'],"))
     with running(config, "--port", "0") as service:
         assert Client(service.port).by_input("@alice").status == 200
         assert ask_admin(service, "/reload", {}).json == {"status": "ok", "needs_restart": []}
+        assert not (tmp_path / "http.sock").exists()
 
 
 def test_configuration_is_found_by_option_variable_folder_and_etc(

@@ -63,6 +63,7 @@ def test_process_ends_while_a_request_does_not(tmp_path: Path) -> None:
     with running(write_config(tmp_path, text)) as service, begun_request(Client(service.port)):
         service.stop()
     assert "requests unanswered after the drain timeout" in service.read_log()
+    assert '"drained":false' in service.read_log().replace(" ", "")
     assert "Traceback" not in service.read_log()
 
 
@@ -85,6 +86,8 @@ def test_load_balancer_learns_of_a_stop_while_drain_is_delayed(tmp_path: Path, s
         assert outcome(*client.raw(health)) == (200, None)
         service.send_signal()
         eventually(lambda: "stopping" in service.read_log())
+        service.send_signal(signal.SIGHUP)
+        eventually(lambda: "configuration not reloaded" in service.read_log())
         # Of each worker, to which the kernel distributes the connections.
         eventually(lambda: all(client.raw(health)[0].status == 503 for _ in range(16)))
         late = [opened.enter_context(client.connection()) for _ in range(4)]

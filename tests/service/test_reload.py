@@ -23,6 +23,7 @@ from tornado_idv.service import directories
 
 OTHER_KEY = issue("other")
 TWO = GATED % ("first", "A"), GATED % ("second", "A")
+NEGATIVE = "negative_ttl: 20s, max_negative_entries: 7, failure_memo: 7ms"
 
 
 async def settle() -> None:
@@ -255,7 +256,7 @@ async def test_unchanged_backend_stays_open_with_its_circuit_breaker_and_answers
         (config(*TWO, A), ["hit", "hit", "miss"]),
         (config(TWO[1], TWO[0]), ["miss", "miss", "miss"]),
         (config(*TWO, server="request_timeout: 1s"), ["hit", "hit", "miss"]),
-        (config(*TWO, more="cache: {negative_ttl: 20s}\n"), ["hit", "hit", "miss"]),
+        (config(*TWO, more=f"cache: {{{NEGATIVE}}}\n"), ["hit", "hit", "miss"]),
         (config(*TWO, more="cache: {ttl: 4m}\n"), ["miss", "miss", "miss"]),
         (config(*TWO, site="https://b.example"), ["miss", "miss", "miss"]),
         (config(*TWO, more="identifiers: {card_length: [1, 9]}\n"), ["miss", "miss", "miss"]),

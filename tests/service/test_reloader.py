@@ -242,7 +242,8 @@ async def test_rejected_edit_is_reported_once(
 async def test_files_are_followed_only_while_that_is_enabled(
     reloader: Reloader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, asked, polled = LoopClock(), [], []
+    clock, asked, polled, checked = LoopClock(), [], [], []
+    files = SocketFiles()
 
     def is_enabled() -> bool:
         asked.append(clock())
@@ -252,11 +253,14 @@ async def test_files_are_followed_only_while_that_is_enabled(
         polled.append(clock())
 
     monkeypatch.setattr(reloader, "poll", poll)
-    watching = asyncio.create_task(reloader.watch(SocketFiles(), is_enabled))
+    monkeypatch.setattr(files, "check", lambda: checked.append(clock()))
+    watching = asyncio.create_task(reloader.watch(files, is_enabled))
     await asyncio.sleep(0)
     for _ in range(7):
         await clock.advance(1.1)
-    assert (len(asked), len(polled)) == (7, 2)
+    reloader.stop()  # afterwards, the files of sockets may be those of another service
+    await clock.advance(1.1)
+    assert (len(asked), len(polled), len(checked)) == (8, 3, 7)
     watching.cancel()
 
 

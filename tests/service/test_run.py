@@ -58,7 +58,7 @@ def serve(tmp_path: Path, access: list[str]) -> Iterator[Serve]:
 
 
 def stop(_: Service) -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_every_answer_up_to_the_stop_is_in_the_log(serve: Serve, access: list[str]) -> None:

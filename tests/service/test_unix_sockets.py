@@ -284,9 +284,3 @@ def test_command_of_a_demo_works(tmp_path: Path) -> None:
         record = json.loads(ready.read_text())
     assert record["unix_socket"] == f"{folder}/http.sock"
     assert (record["url"], record["key"]) == ("http://localhost/x", KEY)
-
-
-def test_port_of_the_command_line_takes_the_place_of_a_list(tmp_path: Path) -> None:
-    with running(write(tmp_path), "--port", "0") as service:
-        assert Client(service.port).by_input("@alice").status == 200
-        assert not (tmp_path / "http.sock").exists()

@@ -43,12 +43,14 @@ async def test_manager_that_starts_after_a_reload_follows_the_file(service: Simu
         applied.append(file.content)
         return ReloadResult()
 
-    service.use(OTHER)
-    path.write_text(edited := f"{OTHER}# edited\n")
+    (digest := path.with_name("digest")).write_text("0" * 64)
+    service.use(f"{OTHER}auth: {{keys: [{{id: a, sha256: '${{file:digest}}'}}]}}\n")
     reloader = Reloader(service.current.file, apply, lambda _: None, lambda *_: None)
-    for _ in range(3):
-        await reloader.poll()
-    assert applied == [edited.encode()]
+    for file, text in ((digest, "1" * 64), (path, OTHER)):
+        file.write_text(text)
+        for _ in range(3):
+            await reloader.poll()
+    assert applied == [CONFIG.encode(), OTHER.encode()]
 
 
 def test_commit_that_is_sent_just_before_the_end_of_the_reload_is_seen(service: Simulation) -> None:
