@@ -69,7 +69,7 @@ def load_certificate(context: SSLContext, cert_file: Path, key_file: Path | None
         require_file(file)  # the errors of the TLS library do not name the file
     try:
         context.load_cert_chain(cert_file, key_file, refuse_password)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         is_mismatch = getattr(error, "reason", None) == "KEY_VALUES_MISMATCH"
         reason = "the key does not match" if is_mismatch else "not a certificate and key in PEM"
         names = " and ".join(map(str, files))

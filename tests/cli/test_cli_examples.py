@@ -61,11 +61,13 @@ echo "${{COMPREPLY[@]}}"
     assert done.stdout == "rotate\n"
 
 
-@pytest.mark.parametrize("words", ["users export --from", "cache purge --backend"])
+@pytest.mark.parametrize("words", ["users export -c other --from", "cache purge --backend"])
 def test_name_of_a_backend_is_completed(tmp_path: Path, words: str) -> None:
     """From the configuration in the current folder, also where it refers to a missing secret."""
     entries = "[{name: crm, base_url: '${env:NO_SUCH}'}, {name: a}, {name: cards, kind: yaml}]"
-    (tmp_path / "config.yaml").write_text(f"backends: {entries}\n")
+    (tmp_path / ("other" if "other" in words else "config.yaml")).write_text(
+        f"backends: {entries}\n"
+    )
     environment = {
         "_TORNADO_IDV_COMPLETE": "bash_complete",
         "COMP_WORDS": f"tornado-idv {words} c",
@@ -73,6 +75,15 @@ def test_name_of_a_backend_is_completed(tmp_path: Path, words: str) -> None:
     }
     done = command(cwd=tmp_path, env=environment)
     assert (done.stdout.split(), done.stderr) == (["plain,crm", "plain,cards"], "")
+
+
+@pytest.mark.parametrize("text", [None, "", "[", "backends: [a]"])
+def test_nothing_is_completed_from_an_invalid_file(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "config.yaml").write_text(text)
+    context, option = click.Context(main), click.Option(["--from"])
+    context.params["config_path"] = tmp_path / "config.yaml"
+    assert common.complete_backend(context, option, "") == []
 
 
 def test_argument_of_a_removed_command_is_not_completed(tmp_path: Path) -> None:

@@ -75,13 +75,14 @@ def test_interrupt_while_plugins_are_loaded_exits_with_130(
 def test_help_and_version_import_no_library_but_those_of_the_command_line() -> None:
     """Every start of the command would pay for another one, and for a second search for plugins."""
     program = (
-        "import sys\n"
+        "import os, sys\n"
         "of_python = {*sys.modules}\n"  # also what a distribution adds, such as sitecustomize
         "import importlib.metadata as m\n"
         "from click.testing import CliRunner\n"
         "from tornado_idv.cli import main\n"
         "assert CliRunner().invoke(main, ['--help']).exit_code == 0\n"
         "assert CliRunner().invoke(main, ['--version']).exit_code == 0\n"
+        "assert os.environ['PYDANTIC_DISABLE_PLUGINS'] == '__all__'\n"  # they would see secrets
         "added = {*sys.modules} - of_python\n"
         "imported = {each.partition('.')[0] for each in added if each[0] != '_'}\n"
         "print(*(imported - sys.stdlib_module_names))\n"

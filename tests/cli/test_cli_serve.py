@@ -161,10 +161,14 @@ def test_pipe_of_the_ready_line_is_closed_while_workers_run(config: Config) -> N
 
 
 def test_ready_line_on_standard_error_leaves_it_open(config: Config) -> None:
-    with running(config(USERS, more=ANY_PORT + ASKING), "--ready-fd", "2") as service:
+    """Also in the workers."""
+    more = f"{ASKING}server: {{port: 0, workers: 2}}\n"
+    with running(config(USERS, more=more), "--ready-fd", "2") as service:
+        assert Client(service.port).by_input("@alice").status == 200
         service.stop()
-    _, ready, *_, last = map(json.loads, service.read_log().splitlines())
+    _, ready, *others, last = map(json.loads, service.read_log().splitlines())
     assert (ready["pid"], last["event"]) == (service.process.pid, "stopped")
+    assert "request" in {each["event"] for each in others}
 
 
 @contextmanager

@@ -216,6 +216,7 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
 KEY_MEMBERS = "id, sha256, token, owner, scopes, not_before, expires, limits"
 SITE = "profile_sites: [https://profiles.example]\n"
 KINDS = "the kinds are remote, table"
+SHADOW = "{name: %s, kind: table, path: x, shadow: {sample: 5%%, state: s}}"
 OF_TABLES = ", ".join([*BackendOptions.model_fields, "path", "columns"])
 
 WHOLE_FILES: list[tuple[str, str | list[str]]] = [
@@ -320,8 +321,11 @@ WHOLE_FILES: list[tuple[str, str | list[str]]] = [
         "5:12: backends[2].name: another backend has this name, see line 3",
     ),
     (
-        f"{SITE}backends: [{{name: a, kind: remote, url: a, shadow: {{sample: 5%}}}}]",
-        "2:11: backends: all backends are shadows; remove shadow from the one that answers",
+        f"{SITE}backends: [{SHADOW % 'a'}, {SHADOW % 'b'}]",
+        [
+            "2:11: backends: all backends are shadows; remove shadow from the one that answers",
+            "2:137: backends[1].shadow.state: another shadow writes to this file, see line 2",
+        ],
     ),
     (
         f"{SITE}backends: [{{name: a, kind: remote, url: a, shadow: {{hits: true}}}}]",

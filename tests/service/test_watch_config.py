@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from support.http.http_server import until
 from support.processes.process import eventually, running
 from support.processes.reloads import config, reloadable
 from support.processes.service import Client, lookup_request, write_config
@@ -39,12 +38,14 @@ def status(port: int, token: str) -> int:
 
 
 @pytest.mark.slow
-def test_rotated_secret_is_effective_without_a_restart(tmp_path: Path) -> None:
-    path = write_config(tmp_path, CONFIG.replace("true", "false"))
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rotated_secret_is_effective_without_a_restart(tmp_path: Path, workers: int) -> None:
+    text = CONFIG.replace("workers: 2", f"workers: {workers}")
+    path = write_config(tmp_path, text.replace("true", "false"))
     mount(tmp_path / "secret", digest(OLD).hex())
     with running(path) as service:
         assert (status(service.port, OLD), status(service.port, NEW)) == (200, 401)
-        write_config(tmp_path, CONFIG)
+        write_config(tmp_path, text)
         service.send_signal(signal.SIGHUP)
         eventually(lambda: "configuration reloaded" in service.read_log())
         mount(tmp_path / "secret", "no digest")
@@ -68,12 +69,3 @@ async def test_secret_that_was_missing_in_a_reload_is_read_when_it_is_there(tmp_
         assert await statuses_later() == [200, 401]
         (tmp_path / "new").write_text(NEW)
         assert await statuses_later() == [401, 200]
-
-
-@pytest.mark.slow
-async def test_reload_turns_watching_on(tmp_path: Path) -> None:
-    watched = "watch_config: true"
-    async with reloadable(tmp_path, config()) as harness:
-        result = await harness.reload(config(server=watched))
-        harness.write(config(server=watched, site="https://b.example"))
-        await until(lambda: harness.service.reloader.last is not result)

@@ -404,30 +404,21 @@ def test_stop_during_the_start_ends_all_processes(
     simulation.processes[0].update(retiring=True)
     late = simulation.processes[1]
     late.serve()  # before it gets the message that it is to stop
-    late.ignored = {"drain"}
+    for each in simulation.processes:
+        each.ignored = {"drain"}
     signal.raise_signal(signal.SIGTERM)
     simulation.advance(1.0)
+    assert [each.operations for each in simulation.processes] == [["drain"]] * 2 + [["stopping"]]
     simulation.manager.exit(1)
     simulation.advance(1.0)
-    late.exit(1)
+    for each in simulation.processes[:2]:
+        fail(each)  # no error of the start
     assert not simulation.run()
-    assert [each.code for each in simulation.processes] == [0, 1, 1]
+    assert [each.code for each in simulation.processes] == [3, 3, 1]
     assert simulation.announced == []
     assert "restart in" not in caplog.text
     assert "stopped during the start" in caplog.messages
     assert "is replaced" not in caplog.text
-
-
-def test_failed_start_is_no_error_once_the_service_is_to_stop(simulation: Simulation) -> None:
-    simulation.prepare = never_serve
-    simulation.advance(1.0)
-    for process in simulation.processes:
-        process.ignored = {"drain"}
-    signal.raise_signal(signal.SIGTERM)
-    simulation.advance(0.1)
-    for process in simulation.processes:
-        fail(process)
-    assert not simulation.run()
 
 
 def test_stop_starts_no_process_that_is_missing(service: Simulation) -> None:

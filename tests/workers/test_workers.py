@@ -277,15 +277,12 @@ def test_workers_have_one_configuration_whatever_is_killed(service: Workers, vic
     assert load.results["lost"] <= 4 * KILLS  # one request of each client
 
 
-def test_supervisor_has_no_thread(service: Workers) -> None:
-    """So it can fork."""
-    tasks = Path(f"/proc/{service.process.process.pid}/task")
-    assert len(list(tasks.iterdir())) == 1
-
-
 def test_each_process_has_only_its_own_sockets(service: Workers) -> None:
     """Otherwise none would notice the end of the supervisor, or a listener outlives its worker."""
     supervisor = service.process.process.pid
+    assert len([*Path(f"/proc/{supervisor}/task").iterdir()]) == 1, (
+        "it has a thread: it may not fork"
+    )
     # Two public ones, that of the admin listener, two for signals, one to each process: more while
     # one is replaced.
     eventually(lambda: len(socket_inodes(supervisor)) == 2 + 1 + 2 + 3)

@@ -65,6 +65,7 @@ def test_fixture_is_served_on_the_announced_port_with_the_announced_key(tmp_path
         (["--demo", "users.yaml", "-c", "x.yaml"], 2, "--demo and --config are mutually exclusive"),
         (["--stop-on-eof"], 2, "--stop-on-eof requires --demo"),
         (["--demo", "users.yaml", "--ready-fd", "77"], 3, "--ready-fd cannot be written"),
+        (["--demo", "users.yaml", "--ready-fd", "6"], 3, "written: the parent did not open it"),
         (["--demo", "users.yaml", "--ready-file", "no/file"], 3, "cannot be written: No such file"),
         (["--demo", "users.yaml", "--ready-file", "n" * 300], 3, "cannot be written: File name"),
     ],
@@ -82,7 +83,7 @@ def test_double_without_input_stops_and_leaves_nothing(tmp_path: Path, mode: str
     (tmp_path / "users.yaml").write_text(USERS, encoding="utf-8")
     (temporary := tmp_path / "tmp").mkdir()
     arguments = ("serve", "--demo", "users.yaml", "--port", "0", "--stop-on-eof")
-    environment = {**os.environ, "TMPDIR": str(temporary)}
+    environment = {**os.environ, "TMPDIR": str(temporary), "TORNADO_IDV_CONFIG": "not used"}
     with Path(os.devnull).open(mode) as stdin:
         done = subprocess.run(
             [*COMMAND, *arguments],
@@ -143,7 +144,10 @@ def test_double_starts_in_a_folder_with_modules_of_the_names_of_others(
 
 @pytest.mark.parametrize(
     ("text", "stays"),
-    [("{}", False), ('{"pid": 99999999}', False), (f'{{"pid": {os.getppid()}}}', True)],
+    [
+        *((text, False) for text in ("{}", "[]", "[", '{"pid": 99999999}', f'{{"pid": {2**80}}}')),
+        (f'{{"pid": {os.getppid()}}}', True),
+    ],
 )
 def test_a_start_that_fails_removes_the_ready_file_of_a_service_that_has_ended(
     tmp_path: Path, text: str, *, stays: bool
