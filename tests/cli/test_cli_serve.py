@@ -161,7 +161,6 @@ def test_pipe_of_the_ready_line_is_closed_while_workers_run(config: Config) -> N
 
 
 def test_ready_line_on_standard_error_leaves_it_open(config: Config) -> None:
-    """Also in the workers."""
     more = f"{ASKING}server: {{port: 0, workers: 2}}\n"
     with running(config(USERS, more=more), "--ready-fd", "2") as service:
         assert Client(service.port).by_input("@alice").status == 200

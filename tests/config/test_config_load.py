@@ -114,6 +114,7 @@ def test_a_switch_is_read_from_text(load_text: Load, written: str, *, demo: bool
 def test_identifiers_follow_the_settings(load_text: Load) -> None:
     forms = load_text(EVERY_TYPE).make_identifiers()
     assert forms.parse_card("4000") == ByCard("4000")
+    assert forms.parse_nickname("AL") == ByNickname("al")
     assert forms.parse_input("http://old.example:8080/people/m/al") == ByNickname("al")
     with pytest.raises(InvalidFormat):
         forms.parse_card("400")

@@ -101,6 +101,7 @@ def test_load_balancer_learns_of_a_stop_while_drain_is_delayed(tmp_path: Path, s
         eventually(lambda: '"reason":"stopping"' in service.read_log())
         service.send_signal()
         assert service.wait() == 128 + signal.SIGTERM
+    assert '"drained":false' in service.read_log().replace(" ", "")
 
 
 def outcome(reply: Reply | None) -> tuple[int, str | None]:

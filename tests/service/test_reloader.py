@@ -242,8 +242,7 @@ async def test_rejected_edit_is_reported_once(
 async def test_files_are_followed_only_while_that_is_enabled(
     reloader: Reloader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, asked, polled, checked = LoopClock(), [], [], []
-    files = SocketFiles()
+    clock, files, asked, polled, checked = LoopClock(), SocketFiles(), [], [], []
 
     def is_enabled() -> bool:
         asked.append(clock())
