@@ -18,7 +18,6 @@ MACHINES = {
     "without a quota file": (V2, {}, 8),
     "no limit": (V2, {"service/cpu.max": "max 100000"}, 8),
     "rounded up": (V2, {"service/cpu.max": "150000 100000"}, 2),
-    "at least one": (V2, {"service/cpu.max": "20000 100000"}, 1),
     "more than the affinity": (V2, {"service/cpu.max": "1600000 100000"}, 8),
     "limit of the cgroup above": (
         "0::/a/b",

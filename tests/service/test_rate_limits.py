@@ -46,7 +46,8 @@ def test_limits_of_a_key_are_used_instead_of_the_general_ones(
 ) -> None:
     text = CONFIG.replace("{id: cards, ", f"{{id: cards, limits: {own}, ")
     fields = {"Authorization": f"Bearer {CARDS_ONLY_KEY}"}
-    with serving(f"limits: {{requests: 2/hour}}\n{text}{USERS}", tmp_path) as service:
+    limits = "limits: {requests: 2/hour, misses: {rate: 1/hour, log_only: true}}\n"
+    with serving(f"{limits}{text}{USERS}", tmp_path) as service:
         client = Client(service.port)
         replies = [client.post(CARD, b'{"card_number": "4000"}', fields) for _ in range(3)]
         assert [each.status for each in replies] == statuses

@@ -224,8 +224,10 @@ async def test_neither_another_store_nor_the_stop_waits_for_a_store_that_hangs(
     make_store(store)
     token, other = digest(make_store(tmp_path / "other.db", "web")["web"]), tmp_path / "other.db"
     settings = AuthSettings.model_construct(store=store)
+    opened = service_keys.Keys(idv_kinds()).opened(AuthSettings())
     with ExitStack() as stack:
-        async with asyncio.timeout(5), service_keys.Keys(idv_kinds()).opened(settings) as keys:
+        async with asyncio.timeout(5), opened as keys:
+            (await keys.prepare(settings)).commit()  # from now on, a store is followed
             begun = stack.enter_context(hanging(store))
             await asyncio.to_thread(begun.wait, 5)
             (await keys.prepare(AuthSettings.model_construct(store=other))).commit()

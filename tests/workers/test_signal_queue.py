@@ -34,9 +34,6 @@ def test_signals_are_queued_in_their_order(queue: SignalQueue) -> None:
     assert is_readable(queue)
     assert queue.read() == [signal.SIGHUP, signal.SIGTERM, signal.SIGHUP]
     assert (queue.read(), is_readable(queue)) == ([], False)
-
-
-def test_signals_wait_while_they_are_blocked(queue: SignalQueue) -> None:
     with queue.blocked():
         signal.raise_signal(signal.SIGHUP)
         assert queue.read() == []

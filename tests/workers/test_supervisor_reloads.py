@@ -7,9 +7,10 @@ import pytest
 from support.processes.supervision import CONFIG, FakeProcess, Simulation, never_serve
 from tornado_idv.admin.report import ReloadResult
 from tornado_idv.config.load import ConfigFile
+from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.service.reload import Reloader
 
-OTHER = CONFIG.replace("profiles", "other")
+OTHER = f"{CONFIG.replace('profiles', 'other')}limits: {{requests: 1/hour}}\n"
 
 
 def site(service: Simulation) -> str:
@@ -26,6 +27,7 @@ def commit(*processes: FakeProcess) -> None:
 def test_configuration_that_all_have_committed_replaces_no_process(service: Simulation) -> None:
     assert service.use(OTHER)["generation"] == 1
     assert site(service) == "https://other.example"
+    assert service.current.limiters.keys.of(ApiKey("caller", b""))
     service.advance(60.0)
     commit(*service.processes)
     service.end_reload(ReloadResult(5.0))
