@@ -387,14 +387,14 @@ def test_a_type_without_a_message_is_reported_as_not_valid(
     problems_in: ProblemsIn, kinds: Kinds
 ) -> None:
     class Odd(BackendOptions):
-        phase: complex
+        Phase: complex
 
     class OddBackend(kinds.backends["table"]):
         options_type = Odd
 
-    text = f"{SITE}backends: [{{name: a, kind: odd, phase: canary}}]"
+    text = f"{SITE}backends: [{{name: a, kind: odd, Phase: canary}}]"
     assert problems_in(text, kinds=Kinds({"odd": OddBackend})) == [
-        "2:40: backends[0].phase: is not valid"
+        "2:40: backends[0].Phase: is not valid"
     ]
 
 

@@ -70,7 +70,7 @@ _REFUSED = {
     "section, and limit the total of all machines in their load balancer, for example by "
     "limit_req in nginx or a stick-table in haproxy",
 }
-"""Messages for removed settings, by the path without indices of lists."""
+"""Messages for removed settings, by the path."""
 
 
 def is_safe_to_print(step: str | int) -> bool:
@@ -131,7 +131,7 @@ def problems(
         if is_unknown:
             value = value.key(steps[-1])
             path = (*path, value) if is_safe_to_print(value) else path
-            refused = _REFUSED.get(".".join(step for step in path if isinstance(step, str)))
+            refused = _REFUSED.get(dotted(path))
             text = refused or _unknown(value, meant.get(steps), location.known)
         elif kind.startswith("union_tag_") and isinstance(value, yaml_loader.Mapping):
             members: dict[Any, Any] = value
@@ -235,7 +235,7 @@ def _variants(root: Schema, schemas: Iterable[Schema]) -> list[Schema]:
     for schema in schemas:
         if "$ref" in schema:
             found += _variants(root, [root["$defs"][schema["$ref"].rpartition("/")[2]]])
-        elif "properties" not in schema and (inner := schema.get("anyOf", schema.get("oneOf"))):
+        elif "properties" not in schema and (inner := schema.get("anyOf")):
             found += _variants(root, inner)
         else:
             found.append(schema)
