@@ -21,7 +21,7 @@ MACHINES = {
     "more than the affinity": (V2, {"service/cpu.max": "1600000 100000"}, 8),
     "limit of the cgroup above": (
         "0::/a/b",
-        {"a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"},
+        {"a/cpu.max": "300000 100000", "a/b/cpu.max": "400000 100000"},
         3,
     ),
     "the root as a container sees it": ("0::/", {"cpu.max": "300000 100000"}, 3),
