@@ -57,7 +57,9 @@ async def test_limits_of_the_listener_are_switched_on_an_open_connection(tmp_pat
         long = "@" + "a" * 50
         assert (await client.ask(long)).status == 200
         lower = "fast_path: false, max_body: 40B, max_connections: 1"
-        await harness.reload(config(server=lower))
+        await harness.reload(config(server=f"{lower}, idle_timeout: 7s, body_timeout: 3s"))
+        limits = harness.service.server.connections.limits
+        assert (limits.idle_timeout, limits.body_timeout) == (7.0, 3.0)
         assert (await harness.ask("@alice")).record["code"] == "overloaded"
         assert (await client.ask("@alice")).status == 200
         assert (await client.ask(long)).status == 413

@@ -88,18 +88,6 @@ def test_worker_that_has_not_committed_is_replaced_after_the_reload(service: Sim
     assert len(service.processes) == 4
 
 
-def test_worker_that_is_started_before_the_commit_has_the_new_configuration(
-    service: Simulation,
-) -> None:
-    service.use(OTHER)
-    service.worker(1).exit(1)
-    service.advance(0.1)
-    commit(service.worker(2), service.manager)
-    service.end_reload(ReloadResult(5.0))
-    service.advance(10.0)
-    assert len(service.processes) == 4
-
-
 def test_worker_that_starts_with_the_old_configuration_is_replaced_before_it_serves(
     service: Simulation,
 ) -> None:
@@ -114,6 +102,7 @@ def test_worker_that_starts_with_the_old_configuration_is_replaced_before_it_ser
     service.worker(1).serve()
     commit(service.worker(2), service.manager)
     service.end_reload(ReloadResult(5.0))
+    service.advance(10.0)
     assert service.overview()["missing"] == []
     assert [each.name for each in service.processes[3:]] == ["worker 1"] * 2
 
