@@ -297,7 +297,7 @@ WHOLE_FILES: list[tuple[str, str | list[str]]] = [
             "  - {name: b, kind: remote, url: x, auth: {kind: tokn}}\n"
             "  - {name: c, kind: remote, url: x, auth: {kind: token}}\n"
             "  - {name: d, kind: remote, url: x, headers: {remote: x}}\n"
-            "  - {name: e, kind: remote, url: x, tables: {a: {nicknam: x}}}\n"
+            "  - {name: e, kind: remote, url: x, tables: {a: {nicknam: x}, A: {nickname: [x]}}}\n"
         ),
         [
             "3:43: backends[0].pool: must be a whole number",
@@ -309,6 +309,7 @@ WHOLE_FILES: list[tuple[str, str | list[str]]] = [
             "5:43: backends[2].auth.token: is missing",
             "6:55: backends[3].headers.remote: must be a whole number",
             '7:50: backends[4].tables.a.nicknam: unknown setting; did you mean "nickname"?',
+            "7:77: backends[4].tables: must be text, not a list",
         ],
     ),
     (
