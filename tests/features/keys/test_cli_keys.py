@@ -114,12 +114,13 @@ NO_ZONE = "--expires: the time zone is missing; add Z for UTC"
 NO_TEXT = "must be at most 200 printable characters"
 NO_KEY = "{}: there is no key with this id"
 REFUSED = [
-    (["issue", "x", "--expires", "tomorrow"], f"--expires: {NO_DATE}"),
+    *((["issue", "x", "--expires", text], f"--expires: {NO_DATE}") for text in ("tomorrow", "")),
     (["issue", "x", "--expires", "2027-01-01T00:00:00"], NO_ZONE),
     (["issue", "x", "--not-before", "1969-12-31T23:59:59Z"], f"--not-before: {NO_TIME}"),
     (["issue", "x", "--expires", "9999-01-01"], f"--expires: {NO_TIME}"),
     (["issue", "x", "--expires", "2026-11-22"], NOT_AFTER),
     (["issue", "x", "--expires", "1d", "--not-before", "2d"], NOT_AFTER),
+    (["issue", "x", "--expires", "2026-01-01", "--not-before", "2025-01-01"], NOT_AFTER),
     (["issue", "x", "--requests", "100"], f"--requests: {NO_RATE}"),
     (["issue", "a_b"], NO_ID),
     (["show", new_token("x")], NO_ID),
@@ -131,6 +132,7 @@ REFUSED = [
     (["rotate", "shop", "--overlap", "10000000d"], f"--overlap: {NO_TIME}"),
     (["rotate", "early", "--expires", "10d"], "--expires: must be after not_before of early"),
     (["rotate", "old"], "old has expired; renew it with --expires"),
+    (["rotate", "shop", "--expires", "2026-01-01"], NOT_AFTER),
     (["enable", "gone"], "gone was revoked permanently"),
     (["rotate", "gone"], "gone was revoked; issue a key with another id"),
     *(([name, "none"], NO_KEY) for name in ("rotate", "revoke", "disable", "enable", "show")),
@@ -157,7 +159,9 @@ def test_missing_store_is_explained(run: Run, path: Path) -> None:
     for name in ("issue", "rotate", "revoke", "disable", "enable", "show"):
         result = run(name, "shop")
         assert (result.exit_code, "there is no key store" in result.stderr) == (1, True)
-        assert not path.exists()
+    with patch.object(SqliteKeyStore, "require_one_server", side_effect=KeyStoreError("two")):
+        assert run("issue", "shop", "--create").stderr == "two\n"
+    assert not path.exists()
 
 
 def test_command_has_one_time(run: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +245,8 @@ def test_change_that_no_service_can_read_is_made_and_reported(
         f"{path}: a key in it is not valid: bad; the change was made, but has no effect until"
     )
     assert read(path) != before
+    with patch.object(KeyEditor, "api_keys", side_effect=KeyStoreError("the file is locked")):
+        assert run("issue", "another").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -381,10 +387,11 @@ def test_token_of_a_configured_key_is_not_imported(
     invoke: Invoke, config: Config, path: Path, tmp_path: Path, by: str
 ) -> None:
     token = new_token("fixed")
-    value = by.format(digest(token).hex() if "sha" in by else token)
+    value = by.format(digest(token).hex().upper() if "sha" in by else token)
     file = config(USERS, more=f"auth: {{store: keys.db, keys: [{{id: fixed, {value}}}]}}\n")
     keys = tmp_path / "keys.jsonl"
-    keys.write_text(json.dumps({"id": "shop", "sha256": digest(token).hex()}))
+    tokens = [{"sha256": each} for each in ("0" * 64, digest(token).hex())]
+    keys.write_text(json.dumps({"id": "shop", "tokens": tokens}))
     result = invoke("keys", "import", keys, "--create", "-c", file)
     assert result.exit_code == 1
     assert "config.yaml has the token of shop in auth.keys; remove one of them" in result.stderr
@@ -499,6 +506,7 @@ def test_signal_at_the_commit_of_a_change_does_not_hide_that_it_is_made(
     for arguments, message in (
         (f"import {tmp_path}/keys.jsonl --create", f"Created the key store {path}.\nImported 1"),
         (f"import {tmp_path}/later.jsonl --update", "Imported 1 key, updated 1;"),
+        ("list", ""),
         ("disable shop", "shop: disabled\n"),
         ("enable shop", "shop: valid\n"),
         ("issue other", ""),

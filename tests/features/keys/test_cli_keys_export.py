@@ -37,7 +37,7 @@ def old(tmp_path: Path) -> Path:
     rotated = record("rotated", "third", **EVERYTHING)
     rotated = replace(rotated, tokens=(*tokens, *rotated.tokens))
     add(path, rotated, record("disabled", "a", disabled=True), record("revoked", "b", revoked=1.5))
-    execute(path, f"INSERT INTO last_used VALUES ('rotated', {CREATED + 1})")
+    execute(path, f"INSERT INTO last_used VALUES ('rotated', {CREATED + 1.25})")
     return path
 
 
@@ -63,7 +63,7 @@ def test_keys_are_equal_in_the_new_store(
     assert json.loads(done.stdout) == {"ok": True, **counts}
     moved = read(tmp_path / "new.db")
     assert moved == read(old)
-    assert moved["rotated"].last_used == CREATED + 1
+    assert moved["rotated"].last_used == CREATED + 1.25
     assert len(moved["rotated"].tokens) == 3
     logged = capfd.readouterr().err
     lines = [json.loads(each) for each in logged.splitlines()]
@@ -136,7 +136,7 @@ def test_update_makes_keys_equal_that_were_changed_in_the_old_store(
         store.set_disabled("disabled", disabled=False)
         store.revoke("live", CREATED)
         store.set_disabled("other", disabled=True)
-    execute(tmp_path / "new.db", "UPDATE keys SET disabled = 0 WHERE id = 'disabled'")
+    execute(tmp_path / "new.db", "UPDATE keys SET disabled = 0, created = 1 WHERE id = 'disabled'")
     add(old, record("later", "h"))
     done = move("--update", "--json")
     counts = {"imported": 1, "updated": 4, "unchanged": 1}
@@ -164,7 +164,7 @@ def test_expired_token_that_the_old_store_removed_is_removed(
 
 
 ANOTHER_TOKEN = "UPDATE tokens SET digest = randomblob(32), created = 1.0 WHERE id = 'rotated'"
-SHORTENED = f"UPDATE tokens SET expires = {CREATED + 1} WHERE id = 'rotated'"
+SHORTENED = f"UPDATE tokens SET expires = coalesce(expires - 50, {CREATED + 900})"
 ROTATED = f"INSERT INTO tokens VALUES (randomblob(32), 'rotated', {CREATED + 1}, NULL)"
 CONFLICTS = {
     "revoked": (
@@ -185,7 +185,7 @@ CONFLICTS = {
         "the key was rotated in this store",
     ),
     "rotated here too, or by a slow clock": (
-        f"{SHORTENED}; INSERT INTO tokens VALUES (randomblob(32), 'rotated', {CREATED - 1}, NULL)",
+        f"{SHORTENED}; {ROTATED.replace(f'{CREATED + 1}, NULL', f'{CREATED - 1}, {CREATED + 99}')}",
         "the key was rotated in this store",
     ),
 }

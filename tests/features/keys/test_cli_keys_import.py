@@ -36,6 +36,7 @@ def test_keys_are_imported_with_their_attributes(import_lines: Import, path: Pat
         "shop",
         owner="web shop",
         scopes=["identify:card"],
+        created="2025-01-01T00:00:00Z",
         not_before="2026-01-01T00:00:00Z",
         expires="2027-01-01T00:00:00+01:00",
         requests="100/second",
@@ -51,6 +52,7 @@ def test_keys_are_imported_with_their_attributes(import_lines: Import, path: Pat
     assert (shop.id, shop.owner, shop.note) == ("shop", "web shop", "from the old system")
     assert (shop.scopes, shop.disabled) == (("identify:card",), True)
     assert (shop.not_before, shop.expires) == (1767225600.0, 1798758000.0)
+    assert shop.created == shop.tokens[0].created == 1735689600.0
     assert (shop.requests, shop.misses) == (Rate(100, 1), Rate(300, 600))
 
 
@@ -62,6 +64,8 @@ def test_later_use_of_an_equal_key_is_imported(import_lines: Import, path: Path)
     assert read(path)["shop"].last_used == 1767225600.0
 
 
+LATE, NO_TIME = "9999-12-31T23:59:59-12:00", "must be a time from 1970 on and before the year 9999"
+TIMES = ("created", "not_before", "expires", "revoked", "last_used")
 WRONG = [
     ("shop", "not a line of JSON"),
     ("[]", "must be an object"),
@@ -72,15 +76,17 @@ WRONG = [
     (line("x", token="idv_x"), "token: is not a member of a key"),
     (line("x", idv_shop_QFmcf6EWP9QahxDlTtEjbVgTfpXCotL8_133ca667=1), "is not a member of a key"),
     (line("x", scopes=["all"]), "scopes[0]: Input should be"),
+    (line("x", scopes=[]), "scopes: "),
     (line("x", expires="2027-01-01T00:00:00"), "expires: the time zone is missing"),
     (line("x", expires=2027), "expires: not a date and time"),
     (line("x", disabled="yes"), "disabled: must be true or false"),
-    (
-        line("x", expires="9999-12-31T23:59:59-12:00"),
-        "expires: must be a time from 1970 on and before the year 9999",
+    *((line("x", **{name: LATE}), f"{name}: {NO_TIME}") for name in TIMES),
+    *(
+        (line("x", sha256=None, tokens=[{"sha256": "1" * 64, name: LATE}]), f"tokens[0].{name}: ")
+        for name in ("created", "expires")
     ),
     (line("x", requests="100"), "requests: not a rate"),
-    (line("x", note="a\nb"), "note: must be at most 200 printable characters"),
+    *((line("x", **{name: "a\nb"}), f"{name}: must be at most 200 ") for name in ("owner", "note")),
     (
         line("x", not_before="2027-01-01T00:00:00Z", expires="2026-01-01T00:00:00Z"),
         "expires: must be after not_before",
@@ -89,7 +95,10 @@ WRONG = [
     ('{"id": "x", "tokens": []}', "tokens: "),
     ('{"id": "x", "tokens": [{}]}', "tokens[0].sha256: is missing"),
     (line("good", sha256="0" * 64), "id: the same as in line 1"),
-    (line("x", sha256=digest("good").hex()), "sha256: the same as in line 1"),
+    (
+        line("x", sha256=None, tokens=[{"sha256": "1" * 64}, {"sha256": digest("good").hex()}]),
+        "sha256: the same as in line 1",
+    ),
     (line("shop"), "the key shop exists already"),
 ]
 

@@ -76,10 +76,10 @@ def test_revoked_key_stays_revoked_and_listed(place: KeyStoreLocation) -> None:
 
 
 def test_keys_are_added_all_or_none(place: KeyStoreLocation) -> None:
-    make_store(place, "shop")
+    tokens = make_store(place, "shop")
     for wrong, message in [
         (record("shop", "x"), "the key shop exists already"),
-        (record("other", "new"), "another key has the token of other"),
+        (record("other", tokens["shop"]), "another key has the token of other"),
     ]:
         with open_store(place) as store, pytest.raises(KeyStoreError, match=message):
             store.add([record("new", "new"), wrong])

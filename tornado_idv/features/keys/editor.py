@@ -78,9 +78,9 @@ class KeyEditor(KeyStore):
         return {record.id: record for record in self._read("", ())}
 
     def add(self, records: Iterable[KeyRecord], *, replaced: Sequence[str] = ()) -> None:
-        """Add keys, all or none. First remove the keys with the ids ``replaced``.
+        """Add keys with different ids and tokens, all or none. First remove the keys ``replaced``.
 
-        Raises `DuplicateKeyError`.
+        Raises `DuplicateKeyError` for an id or a token that is in the store.
         """
         remaining = iter(records)
         with self._database.writing():
@@ -161,11 +161,8 @@ class KeyEditor(KeyStore):
                 revoked = known[record.id]
                 was = "was revoked; its id cannot be used again" if revoked else "exists already"
                 raise DuplicateKeyError(f"the key {record.id} {was}", record.id)
-            known[record.id] = None
-            for token in record.tokens:
-                if token.digest in used:
-                    raise DuplicateKeyError(f"another key has the token of {record.id}", record.id)
-                used.add(token.digest)
+            if any(token.digest in used for token in record.tokens):
+                raise DuplicateKeyError(f"another key has the token of {record.id}", record.id)
         self._database.executemany(_ADD_KEY, map(to_values, batch))
         rows = [
             (token.digest, record.id, token.created, token.expires)
