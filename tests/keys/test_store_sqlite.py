@@ -226,6 +226,7 @@ def test_row_that_this_service_would_not_have_written_is_reported(path: Path, ch
         "UPDATE keys SET created = 'x'",
         "UPDATE tokens SET created = 'x'",
         "INSERT INTO last_used VALUES ('shop', 'x')",
+        "DELETE FROM tokens",
         "INSERT INTO tokens (digest, id, created) VALUES (x'ff', 'shop', 4e9)",
     ],
 )

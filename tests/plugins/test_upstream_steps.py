@@ -194,7 +194,9 @@ def test_value_of_a_reference_is_masked(
     try_: Try, monkeypatch: pytest.MonkeyPatch, reference: str
 ) -> None:
     monkeypatch.setenv("NASTY", NASTY)
+    monkeypatch.setenv("PART", "zq7")
     (try_.folder / "secret.txt").write_text(NASTY + "\n", encoding="utf-8")
+    try_.change('{"1": Pro}', '{"1": "${env:PART}"}')
     request = f'by_card: {{url: "/c/{{card_number}}", query: {{sig: "{reference}"}}}}'
     try_.change("    response:\n", f"    {request}\n    response:\n")
     user = {**ALICE["user"], NASTY: [NASTY]}
@@ -204,6 +206,10 @@ def test_value_of_a_reference_is_masked(
         assert result.exit_code == 0
         assert "/c/0012?sig=***" in result.output
         assert hides_all_parts(result.output)
+    try_.change("select: user", 'select: "${env:PART}"')
+    for arguments in (("0012",), ("0012", "--json")):
+        printed = try_(*arguments).stdout
+        assert (hides_all_parts(printed), "missing: ***" in printed) == (True, True)
 
 
 def test_mapping_that_hides_error_is_warned_of(try_: Try, caplog: pytest.LogCaptureFixture) -> None:
@@ -268,7 +274,7 @@ async def test_incomplete_response_has_the_same_outcome(sent: bytes, status: int
 @pytest.mark.parametrize("path", ["users", "user"])
 def test_long_response_is_truncated_above_all_that_of_strangers(try_: Try, path: str) -> None:
     """Of strangers 400 characters of the response serve to see its form."""
-    try_.respond(json.dumps({**ALICE, "more": "x" * 10_000}).encode())
+    try_.respond(json.dumps({"user": {**ALICE["user"], "more": "x" * 10_000}}).encode())
     assert 4_000 < len(try_("@alice").stdout) < 6_000
     try_.change("select: user", f"select: {path}")
     users = [{"level": 1, "card": f"{n:04}", "login": f"stranger{n}"} for n in range(90)]

@@ -19,7 +19,7 @@ from idv_sqlite.store import SqliteUserStore
 from support.databases import sqlite_databases
 from support.databases.directory_sync import fail_sync
 from support.databases.sqlite_databases import ALICE, BOB
-from support.databases.user_lists import ANY_LIST, HEADER, csv_row
+from support.databases.user_lists import HEADER, csv_row
 from support.processes.process import Invoke, on_terminal
 from tornado_idv import User
 from tornado_idv.features.users.commands import generated_users
@@ -106,14 +106,6 @@ def test_each_wrong_row_is_rejected_with_its_line(users: Users, source: Source) 
     assert not any(text in rejected.read_text() for text in ("carl", "alice", ALICE.card_number))
     assert users("import", source(HEADER + BOB_ROW), "--to", "people").exit_code == 0
     assert not rejected.exists()
-
-
-def test_list_without_the_canary_is_refused(source: Source, config: Config, invoke: Invoke) -> None:
-    path = config("name: people, kind: sqlite, path: people.db, canary: {nickname: '@alice'}")
-    for row, code in ((BOB_ROW, 1), (ALICE_ROW, 0)):
-        file = source(HEADER + row)
-        done = invoke("users", "import", file, "--to", "people", *ANY_LIST, "--config", path)
-        assert (done.exit_code, "does not have canary @alice" in done.stderr) == (code, code == 1)
 
 
 def test_rejected_rows_are_in_the_order_of_the_list(users: Users, source: Source) -> None:
