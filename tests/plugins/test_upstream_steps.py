@@ -289,7 +289,8 @@ def test_long_response_is_truncated_above_all_that_of_strangers(try_: Try, path:
     assert ("select            users  ->  [{" in try_("@alice").stdout) == (path == "users")
 
 
-ABSENT, FOUND = http(404, b'{"error": "no user"}'), http(200, json.dumps(ALICE).encode())
+ABSENT = http(404, b'{"error": "no user"}', "Cache-Control: max-age=5")
+FOUND = http(200, json.dumps(ALICE).encode())
 
 
 @pytest.mark.parametrize(

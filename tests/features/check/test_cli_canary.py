@@ -3,9 +3,11 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from idv_upstream.backend import UpstreamBackend
 from support.databases import sqlite_databases
 from support.databases.sqlite_databases import ALICE
 from support.databases.user_lists import HEADER, csv_row
@@ -53,6 +55,9 @@ def test_check_says_what_was_confirmed(invoke: Invoke, config: Config) -> None:
         assert [each[15:] for each in rows if each.startswith("confirmed      ")] == confirmed
         assert not [each for each in rows if each.endswith((" none", " no"))]
         summary = json.loads(invoke("check", "-c", file, "--online", "--json").stdout)["summary"]
+        with patch.object(UpstreamBackend, "find", side_effect=TimeoutError):
+            done = invoke("check", "-c", file, "--online")
+    assert "a made-up nickname: no answer within 0.8 s" in done.stderr
     assert summary["confirmed"] == confirmed + online
     assert summary["listens_on"] == ["http://127.0.0.1:8080"]
     (backend,) = summary["backend"]

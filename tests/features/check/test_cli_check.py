@@ -116,11 +116,12 @@ def test_backends_that_cannot_be_opened_are_reported(
 ) -> None:
     """Of every backend, all of it, at the backend's place in the file."""
     (folder / "wrong.yaml").write_text(WRONG_FIXTURE)
-    path = config(GONE, USERS, WRONG)
+    path = config(GONE, USERS, WRONG, f"{GONE}, shadow: {{sample: 1%}}".replace("gone,", "new,"))
     result = invoke("check", "-c", path)
     assert (result.exit_code, result.stdout) == (1, "")
     gone, wrong = folder / "gone.yaml", folder / "wrong.yaml"
     assert result.stderr.splitlines() == [
+        f"warning: {path}:6:5: backends[3]: {gone}: cannot be read: No such file or directory",
         f"{path}:3:5: backends[0]: {gone}: cannot be read: No such file or directory",
         f"{path}:5:5: backends[2]: {wrong}:2:5: users[0].card_number: missing",
         f"{path}:5:5: backends[2]: {wrong}:3:5: users[1].card_number: missing",
@@ -204,6 +205,7 @@ def test_config_only_needs_no_secrets(invoke: Invoke, config: Config) -> None:
         ("key", 0o644, 0o750, False),
         ("tls.key", 0o644, 0o755, True),
         ("tls.pem", 0o644, 0o755, False),
+        ("both.pem", 0o644, 0o755, True),
     ],
 )
 def test_secret_that_every_user_may_read_gives_a_warning(
@@ -212,10 +214,11 @@ def test_secret_that_every_user_may_read_gives_a_warning(
     """A certificate is no secret, but its key is."""
     upstream = "{name: crm, kind: upstream, base_url: 'http://127.0.0.1:1', auth: %s}"
     auth = "{kind: bearer, token: '${file:secrets/key}'}"
-    tls = "server: {tls: {cert_file: secrets/tls.pem, key_file: secrets/tls.key}}\n"
+    cert, key = ("both.pem", "both.pem") if name == "both.pem" else ("tls.pem", "tls.key")
+    tls = f"server: {{tls: {{cert_file: secrets/{cert}, key_file: secrets/{key}}}}}\n"
     with public_directory() as folder:
         (secrets := folder / "secrets").mkdir(folder_mode)
-        for each in ("key", "tls.pem", "tls.key"):
+        for each in ("key", cert, key):
             (secrets / each).write_text(SELF_SIGNED)
             (secrets / each).chmod(mode if each == name else 0o600)
         secrets.chmod(folder_mode)
@@ -236,6 +239,7 @@ def test_secret_that_every_user_may_read_gives_a_warning(
     ("server", "admin", "warning"),
     [
         ("{host: 0.0.0.0, port: 0}", "{port: 0}", "2:10: server.host: plain HTTP on "),
+        ("{listen: ['0.0.0.0:0']}", "{port: 0}", "2:10: server.listen: plain HTTP on "),
         ("{host: 127.0.0.1, port: 0}", "{port: 0}", None),
         ("{port: 8081}", "{port: 8081}", "3:9: admin.port: the public listener has this address"),
     ],
