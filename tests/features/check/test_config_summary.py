@@ -26,7 +26,7 @@ profile_sites: [https://profiles.example, https://old.example]
 server: {{host: "::1", port: 0, base_path: /identity, tls: {{cert_file: c, key_file: k}}}}
 auth:
   keys:
-    - {{id: shop, sha256: {"a" * 64}, expires: 2026-06-01T00:00:01Z}}
+    - {{id: shop, sha256: {"a" * 64}, expires: 2026-06-01T00:00:01Z, limits: {{requests: 9/s}}}}
     - {{id: past, sha256: {"b" * 64}, expires: 2026-06-01T02:00:00+02:00}}
     - id: soon
       sha256: {"c" * 64}
@@ -51,7 +51,7 @@ admin: {{port: 9}}
         ("admin listener", "http://127.0.0.1:9"),
         ("profile sites", "https://profiles.example, https://old.example"),
         ("keys", f"4: shop, past ({past}), soon ({soon}), demo"),
-        ("limits", f"{limits}, keys with their own limits: 1"),
+        ("limits", f"{limits}, keys with their own limits: 2"),
         ("backend 1", 'crm (remote), timeout 2s, cached 0s, "not found" cached 1.5s'),
         ("backend 2", 'members (table), timeout 800ms, cached 90s, "not found" cached 2h'),
         ("cache", "up to 5 found, 6 not found"),
@@ -62,12 +62,18 @@ admin: {{port: 9}}
 def test_summary_of_a_shadow_and_a_shared_cache(load_text: Load, kinds: Kinds) -> None:
     shadow = "{name: new, kind: table, path: b, shadow: {sample: 2.5%, hits: true}}"
     shared = {"shared_cache": SharedCacheOptions(kind="redis")}
-    settings = load_text(GOOD.replace("[{", f"[{shadow}, {{")).model_copy(update=shared)
+    backends = f"[{shadow}, {shadow.replace(', hits: true', '').replace('new', 'other')}, {{"
+    more = "server: {listen: ['unix:/run/s']}\nauth: {store: 'postgresql://u:secret@db/keys'}\n"
+    settings = load_text(GOOD.replace("[{", backends) + more).model_copy(update=shared)
     rows = summary(settings, NOW, kinds)
     text = "new (table), compared with 2.5% of lookups, also of cached answers, at most 10/second"
-    assert ("shadow", f"{text} in each process") in rows
+    other = text.replace("new", "other").replace(", also of cached answers", "")
+    shown = {("shadow", f"{each} in each process") for each in (text, other)}
+    shown |= {("listens on", "unix:/run/s"), ("keys", "none in this file")}
+    assert shown | {("key store", "postgresql://…"), ("shared cache", "redis, timeout 20ms")} <= {
+        *rows
+    }
     assert [label for label, _ in rows if label.startswith("backend")] == ["backend 1"]
-    assert ("shared cache", "redis, timeout 20ms") in rows
 
 
 def test_at_most_ten_keys_are_listed(load_text: Load, kinds: Kinds) -> None:

@@ -79,12 +79,12 @@ def test_token_is_printed_once_and_alone(run: Run, path: Path) -> None:
 
 
 def test_every_option_of_issue_is_stored(run: Run, path: Path) -> None:
-    options = ["--owner", "web shop", "--note", "for ü", "--scope", "admin", "--scope"]
+    options = ["--owner", "web shop", "--note", "ü" * 200, "--scope", "admin", "--scope"]
     options += ["identify:url", "--expires", "90d", "--not-before", "2026-12-01"]
     options += ["--requests", "100/second", "--misses", "300/10 minutes"]
     assert run("issue", "shop", "--create", *options).exit_code == 0
     shop = read(path)["shop"]
-    assert (shop.owner, shop.note, shop.created) == ("web shop", "for ü", NOW)
+    assert (shop.owner, shop.note, shop.created) == ("web shop", "ü" * 200, NOW)
     assert shop.scopes == ("admin", "identify:url")
     assert (shop.not_before, shop.expires) == (NOW + 9 * DAY, NOW + 90 * DAY)
     assert (shop.requests, shop.misses) == (Rate(100, 1), Rate(300, 600))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_idv.features.keys.record import KeyRecord, Token, check_text, to_values
+from tornado_idv.features.keys.record import KeyRecord, Token, to_values
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.stored_keys import to_api_key
 
@@ -75,10 +75,3 @@ def test_key_rejected_at_any_time_says_why() -> None:
         (api_key,) = api_keys(key(expires=inf, **more))
         assert api_key.rejected == rejected
         assert api_key.is_valid(0.0) == (rejected is None)
-
-
-def test_text_has_at_most_200_printable_characters() -> None:
-    assert check_text("ü" * 200) == "ü" * 200
-    for text in ("ü" * 201, "a\nb", "a\x1b[31m"):
-        with pytest.raises(ValueError, match="at most 200 printable characters"):
-            check_text(text)

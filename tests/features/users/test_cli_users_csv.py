@@ -95,11 +95,18 @@ def test_cause_is_named_without_a_value_and_nothing_is_changed(
     assert path.read_bytes() == before
 
 
-def test_workbook_is_named_by_its_extension_too(users: Users, folder: Path) -> None:
-    file = folder / "list.XLSX"
-    file.write_bytes(b"PK\x03\x04\x14\0\x06\0")
-    done = users("import", file, "--to", "people")
-    assert (done.exit_code, WORKBOOK in done.stderr) == (1, True)
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("list.XLSX", "PK\x03\x04\x14\0\x06\0", WORKBOOK),
+        ("list.json", '[\n{"nickname": "a"}]', "is a JSON array; write one object in each line"),
+    ],
+)
+def test_format_is_found_by_the_extension(
+    users: Users, source: Source, name: str, content: str, message: str
+) -> None:
+    done = users("import", source(content, name), "--to", "people")
+    assert (done.exit_code, message in done.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -150,12 +157,6 @@ def test_rows_without_a_value_are_none(users: Users, source: Source) -> None:
     done = users("import", file, "--to", "people", "--max-rejected", 0, "--expect-rows", 2)
     assert (done.exit_code, "Imported 2 users" in done.stderr) == (0, True)
     assert not Path(f"{file}.rejected").exists()
-
-
-def test_array_of_json_is_named(users: Users, source: Source) -> None:
-    done = users("import", source('[\n{"nickname": "a"}]', "list.json"), "--to", "people")
-    assert done.exit_code == 1
-    assert "this is a JSON array; write one object in each" in done.stderr
 
 
 def test_plans_are_counted(users: Users, source: Source) -> None:
