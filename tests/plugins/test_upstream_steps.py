@@ -166,6 +166,10 @@ MASKED: dict[str, tuple[str, Any]] = {
     "percent-encoded": (NASTY, quote(NASTY, safe="").replace("%2F", "%2f")),
     "a form": (NASTY, urlencode({"x": NASTY})),
     "letters beyond ASCII": ("zq7ü", quote("zq7ü")),
+    "percent-encoded in the secret": ("zq7%2Fkx9", "zq7/kx9"),
+    "a lone surrogate": ("zq7\udcff", "zq7\udcff"),
+    "a text in JSON": ('zq7"kx9\\vb3\n', json.dumps('zq7"kx9\\vb3\n')),
+    "an object": ("zq7", Path("zq7")),
     "a number": ("12345", {"x": 12345}),
     "braces of a template": ("{{zq7}}", "a={zq7}"),
     "a template": ("/c/{card_number}?sig=zq7", "/c/0012?sig=zq7"),
@@ -186,7 +190,7 @@ def test_secret_is_masked_in_any_form(secret: str, value: Any) -> None:
     assert hides_all_parts(shown)
     assert Masker.MASK in shown
     assert ("0012" in shown) == ("0012" in str(value))
-    assert Masker(["other", ""])(value) == Masker([])(value)
+    assert Masker(["other", "", "{a}/{b}"])(value) == Masker([])(value)
 
 
 @pytest.mark.parametrize("reference", ["${env:NASTY}", "${file:secret.txt}"])
