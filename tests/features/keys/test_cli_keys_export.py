@@ -266,8 +266,3 @@ def test_key_of_another_system_keeps_its_time_and_its_token(invoke: Invoke, tmp_
     (token,) = read(path)["shop"].tokens
     assert (token.digest, read(path)["shop"].created) == (digest("b"), before["shop"].created)
     assert token.created > before["shop"].created  # it is new, and so the last one of the key
-
-
-def test_file_that_cannot_be_written_is_an_error(invoke: Invoke, old: Path, tmp_path: Path) -> None:
-    done = invoke("keys", "export", tmp_path / "none" / "keys.jsonl", "--store", old)
-    assert (done.exit_code, "cannot be written" in done.stderr) == (1, True)

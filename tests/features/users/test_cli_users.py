@@ -387,7 +387,7 @@ def test_export_to_a_symlink_replaces_its_target(users: Users, folder: Path, pat
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("a.csv", ()), ("a.jsonl", ()), ("a.yaml", ()), ("a.csv", ("--format", "jsonl"))],
+    [("a.csv", ()), ("a.ndjson", ()), ("a.yml", ()), ("a.csv", ("--format", "jsonl"))],
 )
 def test_exported_users_with_unusual_plans_are_imported_again(
     users: Users, folder: Path, path: Path, name: str, options: Sequence[str]
@@ -494,6 +494,8 @@ def test_wrong_use_names_what_is_right(users: Users, source: Source) -> None:
         ("users:\n- {nickname: carl, plan: 'x}\n- {plan: x'}\n", ":2:26: a quote is not closed"),
         ('users:\n- {nickname: carl, plan: "x}\n- {plan: x"}\n', ":2:26: a quote is not closed"),
         ("count: 2\nusers: []", "the file may be truncated"),
+        ("users: [x]", "not a mapping"),
+        ("users:\n- {nickname: carl, card_number: '1', plan: a\udcff}\n", "not UTF-8"),
     ],
 )
 def test_list_that_is_not_of_its_format_is_refused(

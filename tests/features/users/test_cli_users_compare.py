@@ -8,6 +8,7 @@ import pytest
 from click.testing import Result
 
 from idv_sqlite.backend import SqliteBackend
+from idv_sqlite.store import SqliteUserStore
 from support.databases import sqlite_databases
 from support.databases.sqlite_databases import ALICE, BOB
 from support.processes.process import Invoke
@@ -117,10 +118,14 @@ def test_case_of_nicknames_is_no_difference_where_it_is_folded(
     assert invoke("users", "compare", "people", "other", *sample, "-c", file).exit_code == 1
 
 
-def test_two_rows_with_one_nickname_cannot_be_compared(users: Users, folder: Path) -> None:
+def test_two_rows_with_one_nickname_cannot_be_compared(
+    users: Users, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sqlite_databases.run(folder / "people.db", TABLE)
     sqlite_databases.insert(folder / "people.db", ALICE, User("Free", "2", "alice"))
     sqlite_databases.write(folder / "other.db", ALICE, BOB)
     done = users("compare", "other", "people")
     assert (done.exit_code, done.stdout) == (3, "")
     assert done.stderr.startswith("people: two rows have the same nickname")
+    monkeypatch.setattr(SqliteUserStore, "records", lambda _: iter([BOB, ALICE]))
+    assert users("compare", "other", "people").exit_code == 3

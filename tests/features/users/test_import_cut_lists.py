@@ -68,6 +68,7 @@ def test_list_that_is_cut_anywhere_gives_whole_rows_or_is_refused(
     """Of a row that is not whole, nothing is taken."""
     whole = [row[:3] for row in ROWS]
     assert load(text, form, delimiter) == {*whole}
+    assert {type(each) for user in load(text, form, delimiter) for each in user} == {str}
     ends = [end for end in range(len(text)) if text[:end].endswith("\n")]
     refused = 0
     for size in range(1, len(text)):
@@ -147,3 +148,5 @@ def test_rejected_rows_of_a_descriptor_are_in_the_current_folder(
 def test_fault_of_the_double_at_the_end_does_not_make_a_list_incomplete() -> None:
     fault = "  - nickname: down\n    fault:\n      status: 503\n"
     assert load(BLOCK + fault, "yaml", ",") == {row[:3] for row in ROWS}
+    for flow in (FLOW[:-1], f"users: [{FLOW.splitlines()[1].strip(' -')}]"):
+        assert ("ana", "4000", "Free") in load(flow, "yaml", ",")

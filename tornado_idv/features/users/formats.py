@@ -126,7 +126,6 @@ def write_users(file: IO[str], form: Format, users: Iterable[User]) -> None:
 def _read_csv(
     file: IO[str], name: str, columns: Mapping[str, str], delimiter: str
 ) -> Iterator[Row]:
-    csv.field_size_limit(min(sys.maxsize, 2**17))
     first_line = file.readline()
     header = _parse_line(first_line, delimiter) or []
     for problem in _header_problems(first_line, header, columns):
