@@ -28,6 +28,7 @@ FOUND: dict[str, tuple[dict[str, Any], Any]] = {
     "object": ({"select": "data.user"}, {"data": {"user": RECORD}}),
     "first of many": ({"select": "@", "pick": "first"}, [RECORD, record(login="bob")]),
     "0 is true": ({"found_when": "id"}, record(id=0)),
+    "0.0 is true": ({"found_when": "id"}, record(id=0.0)),
     "in small letters": ({"nickname": "lower(login)"}, record(login="ALICE")),
     "without prefix": ({"nickname": "trim_prefix(login, 'EX-')"}, record(login="EX-alice")),
     "without suffix": ({"nickname": "trim_suffix(mail, '@x')"}, record(mail="alice@x")),
@@ -112,6 +113,8 @@ BROKEN: dict[str, tuple[dict[str, Any], Any, str]] = {
     "card words": ({}, record(card="canary"), "card_number (card) contains characters other"),
     "card digits": ({}, record(card="٤٠"), "card_number (card) contains characters other"),
     "not in the map": ({"plan": MAPPED}, record(p="canary"), "a value that is not in value_map"),
+    "mapped bytes": ({"plan": MAPPED}, record(p=b"canary"), "plan (p) is binary, not text"),
+    "infinity": ({"plan": "has_bits(p, `1`)"}, record(p=1e999), "does not fit the response"),
     "mapped list": ({"plan": MAPPED}, record(p=["canary"]), "plan (p) is a list, not text"),
     "two at signs": ({}, record(login="@@alice", card="12"), "for a user other than requested"),
     "two echoes": (
@@ -191,6 +194,9 @@ WRONG = {
     '!"the-data".a': 'write !("the-data".a)',
     "!data[0].name": "write !(a.b), !(a == b)",
     "!data[].name": "has the same result for every response",
+    "(!data)[*]": "has the same result for every response",
+    "!a == b": "has the same result for every response",
+    "!a == `1`": "has the same result for every response",
     "!$root.data": "write !($root.data)",
     "(!data).witness": "has the same result for every response",
     "!data | code == 'x'": "has the same result for every response",
@@ -311,6 +317,7 @@ def test_outcome_of_a_status_may_be_overridden() -> None:
     [
         ("has_bits(a, `2`)", {"a": "514"}, True),
         ("has_bits(a, `3`)", {"a": 1}, False),
+        ("trim_suffix(a, '')", {"a": "b"}, "b"),
         ("guid(a)", {"a": bytes(range(16))}, "03020100-0504-0706-0809-0a0b0c0d0e0f"),
     ],
 )

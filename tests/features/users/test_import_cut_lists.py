@@ -150,3 +150,5 @@ def test_fault_of_the_double_at_the_end_does_not_make_a_list_incomplete() -> Non
     assert load(BLOCK + fault, "yaml", ",") == {row[:3] for row in ROWS}
     for flow in (FLOW[:-1], f"users: [{FLOW.splitlines()[1].strip(' -')}]"):
         assert ("ana", "4000", "Free") in load(flow, "yaml", ",")
+    with pytest.raises(RefusedError, match="the file ends within this row"):
+        load(BLOCK[: BLOCK.rindex("    plan")], "yaml", ",")
