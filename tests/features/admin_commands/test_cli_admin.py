@@ -140,8 +140,9 @@ def test_response_that_a_ready_service_does_not_send_is_no_success(
         (WITH_ADMIN, 3, "commands need a fixed port"),
         ("a: b: c\n", 1, "config.yaml:1:5: "),
         ("admin: {port: x}\n", 3, "admin is not valid; see tornado-idv check"),
+        ("[admin]", 3, "admin is not valid; see tornado-idv check"),
     ],
-    ids=["no listener", "any port", "no YAML", "wrong address"],
+    ids=["no listener", "any port", "no YAML", "wrong address", "a list"],
 )
 def test_configuration_without_a_fixed_address_is_reported(
     tmp_path: Path, invoke: Invoke, text: str, code: int, message: str

@@ -461,7 +461,7 @@ def test_standard_input_is_read_as_a_file(
     """With a byte order mark, and bytes that are not UTF-8."""
     monkeypatch.chdir(folder)
     content = f"\ufeff{HEADER}{ALICE_ROW}carl,1,a\udcffb,\n".encode("utf-8", "surrogateescape")
-    done = users("import", "-", "--to", "people", "--format", "csv", stdin=content)
+    done = users("import", "-", "--to=people", "--format=csv", "--encoding=UTF8", stdin=content)
     assert done.exit_code == 0
     assert users("export", "--from", "people").stdout == HEADER + ALICE_ROW
     assert Path("stdin.rejected").read_text().startswith("standard input:3: plan: not UTF-8")
@@ -469,7 +469,7 @@ def test_standard_input_is_read_as_a_file(
 
 def test_wrong_use_names_what_is_right(users: Users, source: Source) -> None:
     csv = source(HEADER + ALICE_ROW)
-    percentages = ("100.5%", "nan%", "-1", "")
+    percentages = ("100.5%", "nan%", "-1", "", "\u00b2")
     for arguments, message in [
         ([csv, "--to", "x"], "there are: people, other, demo"),
         ([csv, "--to", "demo"], "of the kind yaml"),
