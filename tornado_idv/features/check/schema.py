@@ -67,7 +67,7 @@ def _for_editors(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     copy = {name: _for_editors(each) for name, each in node.items()}
-    if "discriminator" in copy and "oneOf" in copy:
+    if "discriminator" in copy:
         name = copy["discriminator"]["propertyName"]
         chosen = {"type": "string", "pattern": _REFERENCE}
         copy["oneOf"].append({"type": "object", "properties": {name: chosen}, "required": [name]})

@@ -26,7 +26,7 @@ from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.user_store import ignore_signals
 from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.keys.store_location import KeyStoreLocation, locate_store
-from tornado_idv.keys.token import digest, is_token68
+from tornado_idv.keys.token import digest
 from tornado_idv.kit.config_parts import load_parts
 from tornado_idv.logs.handlers import LogFormat, configure_logging
 from tornado_idv.options import KeyStoreAddress, is_like_url
@@ -44,11 +44,10 @@ class _Key(BaseModel):
     token: str = Field("", repr=False)
 
     @property
-    def digest(self) -> bytes | None:
-        """The token's digest. ``None`` if this command cannot resolve the ``${…}`` of the token."""
-        if re.fullmatch("[0-9A-Fa-f]{64}", self.sha256):
-            return bytes.fromhex(self.sha256)
-        return digest(self.token) if is_token68(self.token) else None
+    def digest(self) -> bytes:
+        """The token's digest. An unresolved ``${…}`` gives a digest that no token has."""
+        is_given = re.fullmatch("[0-9A-Fa-f]{64}", self.sha256)
+        return bytes.fromhex(self.sha256) if is_given else digest(self.token)
 
 
 class _Auth(BaseModel):
@@ -187,7 +186,7 @@ def _find_store(config_path: Path, store_path: Path | None, *, as_json: bool) ->
         time.time(),
         settings.logging.format,
         frozenset(key.id for key in keys),
-        frozenset(filter(None, (key.digest for key in keys))),
+        frozenset(key.digest for key in keys),
     )
 
 
