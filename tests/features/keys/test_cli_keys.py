@@ -492,6 +492,7 @@ def test_signal_at_the_commit_of_a_change_does_not_hide_that_it_is_made(
 ) -> None:
     @contextmanager
     def interrupted_after(self: SqliteKeyStore, **options: Any) -> Iterator[Any]:
+        assert options["busy_timeout"] >= 1  # another command may write just now
         with connect(self, **options) as database:
             yield database
             if not options["read_only"]:

@@ -300,7 +300,7 @@ def test_card_number_that_cannot_pass_through_an_unused_one_is_refused(
     sqlite_databases.run(path, f"CREATE TABLE users ({columns})")
     sqlite_databases.insert(path, ALICE, BOB)
     before = path.read_bytes()
-    rows = [User("Free", BOB.card_number, "alice"), User("Free", ALICE.card_number, "bob")]
+    rows = [User("Free", ALICE.card_number, "bob"), User("Free", BOB.card_number, "alice")]
     done = users("import", source(lines(*rows)), "--to", "people")
     assert (done.exit_code, path.read_bytes()) == (1, before)
     assert done.stderr.startswith("lines 2 and 3: one user gets the card number of the other")

@@ -62,7 +62,7 @@ def test_user_without_a_valid_answer_is_unverified_and_the_others_are_compared(
     users: Users, folder: Path
 ) -> None:
     sqlite_databases.write(folder / "people.db", ALICE, BOB)
-    sqlite_databases.write(folder / "other.db", User("\n", ALICE.card_number, "alice"), BOB)
+    sqlite_databases.write(folder / "other.db", User(ALICE.plan, "x", "alice"), BOB)
     done = users("compare", "people", "other", "--sample", 2)
     shown = "compared: 2 users of people and other\nunverified, lookups in other failed: 1\n"
     assert (done.exit_code, done.stdout.startswith(shown)) == (3, True)
