@@ -73,15 +73,12 @@ class Client(BaseClient[User | None, User]):
         self, lookup: Lookup, fields: dict[str, str], *, is_new: bool = False
     ) -> Found:
         kept = None if is_new else self._kept_socket()
-        stream = None
         try:
             sock = kept or _connect(self._host, self._port, self._tls, lookup.remaining)
-            stream = _Stream(sock, lookup)
-            return self._send(lookup, fields, stream)
+            return self._send(lookup, fields, _Stream(sock, lookup))
         except (OSError, UnicodeError) as error:
-            is_stale = kept and stream and not stream.received
             is_closed = isinstance(error, (ConnectionError, ssl.SSLEOFError))
-            kind = StaleConnection if is_stale and is_closed else Undetermined
+            kind = StaleConnection if kept and is_closed else Undetermined
             raise kind(f"no response: {type(error).__name__}") from None
         except HTTPException as error:
             raise Unexpected(f"not a response: {type(error).__name__}") from None
