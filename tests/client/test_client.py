@@ -3,6 +3,7 @@
 import asyncio
 import os
 import ssl
+from dataclasses import replace
 
 import pytest
 import trustme
@@ -50,9 +51,10 @@ async def test_no_user_is_none_or_an_error(service: RunningService, kind: Kind) 
     async with calling(kind, service.url, KEY) as call:
         assert await call("find", "@nobody") is None
         assert await call("find_card", "1") is None
-        with pytest.raises(NotFound) as caught:
-            await call("get_card", "1")
-    assert caught.value.request_id in str(caught.value)
+        for method, text in (("get", "@nobody"), ("get_card", "1")):
+            with pytest.raises(NotFound) as caught:
+                await call(method, text)
+            assert caught.value.request_id in str(caught.value)
 
 
 async def test_errors_of_the_service(service: RunningService, kind: Kind) -> None:
@@ -74,7 +76,7 @@ async def test_errors_of_the_service(service: RunningService, kind: Kind) -> Non
     ("response", "expected"),
     [
         (error(401, "token_invalid_or_expired"), InvalidKey),
-        (error(401, "key_suspended"), InvalidKey),  # the service may add codes
+        (error(401, "key_suspended", "X-Error-Reason: a"), InvalidKey),  # codes may be added
         (error(403, "insufficient_scope"), MissingScope),
         (error(422, "invalid_format", "X-Error-Reason: not_json"), InvalidFormat),
         (error(422, "invalid_format", "X-Error-Reason: not @alice"), InvalidFormat),
@@ -95,11 +97,13 @@ async def test_errors_of_the_service(service: RunningService, kind: Kind) -> Non
         (http(204), Unexpected),
         (http(307, b"", "Location: /x"), Unexpected),
         (found(nickname="@bob"), Unexpected),
-        (found(plan=None), Unexpected),
+        (found(plan=7), Unexpected),
         (found(status="error"), Unexpected),
+        (found().replace(b"200", b"410", 1), Unexpected),
         (found(profile_url="x" * 70_000), Unexpected),
         (Said(NOT_FOUND[:-1], "close"), Unexpected),
         (Said(NOT_FOUND[:40], "close"), ClientError),
+        (Said(error(429, "rate_limited", "Retry-After: 60")[:-1], "reset"), RateLimited),
         (Said(b"", "close"), Undetermined),
         (Said(b"", "reset"), Undetermined),
         (Said(b"garbage\r\n\r\n", "close"), Unexpected),
@@ -114,12 +118,15 @@ async def test_response_becomes_its_error(
             await call("find", "@alice")
     (request,) = server.requests  # it is not sent again
     assert caught.value.request_id == header(request, "X-Request-ID")
+    assert caught.value.request_id == header(request, "X-IDV-Request-ID")
     assert "alice" not in str(caught.value)
 
 
 async def test_members_may_be_added(kind: Kind) -> None:
-    async with serving(found(since="2026")) as server, calling(kind, server.address) as call:
-        assert await call("find", "@Alice") == ALICE  # the service may fold case
+    sent = found(since="2026", nickname="@alicE").replace(b"/json", b"/json; charset=utf-8")
+    async with serving(sent) as server, calling(kind, server.address) as call:
+        # The service may fold case.
+        assert await call("find", "@Alice") == replace(ALICE, nickname="@alicE")
 
 
 @pytest.mark.parametrize(
@@ -169,16 +176,17 @@ def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 async def test_tls_and_base_path(kind: Kind) -> None:
     server_context, context = tls_contexts()
     async with serving(found(), tls=server_context) as server:
-        url = f"HTTPS://127.0.0.1:{server.port}/base/"
+        url = f"HTTPS://127.0.0.1:{server.port}/b%61se/"
         async with calling(kind, url, ssl_context=context) as call:
             assert await call("find", "@alice") == ALICE
             assert await call("find_card", ALICE.card_number) == ALICE
         assert len(server.connections) == 1
         async with calling(kind, url) as call:
-            with pytest.raises(Undetermined):
+            with pytest.raises(Undetermined, match="Cert"):
                 await call("find", "@alice")
-    assert server.targets == ["/base/api/v1/identify/url", "/base/api/v1/identify/card"]
+    assert server.targets == ["/b%61se/api/v1/identify/url", "/b%61se/api/v1/identify/card"]
     assert header(server.requests[0], "Host") == f"127.0.0.1:{server.port}"
+    assert header(server.requests[0], "Accept-Encoding") == "identity"
 
 
 async def test_head_of_an_error_is_enough_if_tls_fails_in_its_body(kind: Kind) -> None:

@@ -237,9 +237,16 @@ async def test_port_is_that_of_the_scheme_unless_the_url_has_one(
 
 
 @both
-async def test_connection_with_more_than_a_response_is_closed(kind: Kind) -> None:
-    stray = NOT_FOUND.replace(REQUEST_ID, b"earlier")
-    async with serving(found() + stray, found()) as server, calling(kind, server.address) as call:
+@pytest.mark.parametrize(
+    "sent",
+    [
+        found() + NOT_FOUND.replace(REQUEST_ID, b"earlier"),
+        found().replace(b"\r\n", b"\r\nConnection: close\r\n", 1),
+    ],
+    ids=["stray", "close"],
+)
+async def test_connection_with_more_than_a_response_is_closed(kind: Kind, sent: bytes) -> None:
+    async with serving(sent, found()) as server, calling(kind, server.address) as call:
         for _ in range(3):
             assert await call("find", "@alice") == ALICE
         assert len(server.connections) == 2
