@@ -99,13 +99,16 @@ def test_account_is_listed_once_it_was_gone_for_the_grace(
     reconcile: Reconcile, now: Now, tmp_path: Path
 ) -> None:
     (tmp_path / "gone.csv").touch(0o640)
+    ends = set()
     for day, listed in ((0, ""), (1, ""), (2.9, ""), (3, BOB + CAROL), (9, BOB + CAROL)):
         now(day)
         result = reconcile(HEADER + ALICE + BOB + CAROL)
         assert (result.exit_code, rows(tmp_path)) == (0, listed), result.output
         waiting = json.loads(result.stdout)["waiting"]
         assert [each["identifier"] for each in waiting] == ([] if listed else ["@bob", "@carol"])
-        assert all(each["gone_since"] < each["deletable_from"] for each in waiting)
+        assert {each["runs"] for each in waiting} <= {min(day + 1, 3)}
+        ends |= {each["deletable_from"] for each in waiting}
+    assert len(ends) == 1
     assert counts(result) == {"accounts": 3, "found": 1, "gone": 2, "deletable": 2}
     assert (tmp_path / "gone.csv").stat().st_mode & 0o777 == 0o640  # as before
 
@@ -143,6 +146,7 @@ def test_grace_begins_again_for_an_account_that_was_not_gone_in_between(
         ({"status": 503}, ("--max-undetermined", "50%"), 0, ""),
         ({"reset": True}, (), 3, "3 of 3 accounts could not be determined"),
         ({"cut": True}, (), 3, "not from this service"),
+        ({"status": 429, "times": 2}, ("--deadline", "500ms"), 3, "1 of 3 accounts could not"),
         (None, ("--max-gone", "60%"), 1, "2 of 3 accounts are gone, more than --max-gone 60%"),
         (None, ("--max-gone", "2"), 0, ""),
         (None, ("--must-exist", "9001"), 0, ""),
@@ -207,6 +211,8 @@ def test_state_of_another_list_or_no_state(reconcile: Reconcile, tmp_path: Path)
     result = reconcile(other, "--max-gone", "100%")
     assert (result.exit_code, "another list" in result.output) == (1, True)
     assert reconcile("@a1\n", "--column", "x", name="accounts.txt").exit_code == 1
+    result = reconcile(first, "--state", str(tmp_path))
+    assert (result.exit_code, "cannot be read: Is a directory" in result.output) == (2, True)
     state = '{"version": 1, "column": "nickname", "gone": %s, "sample": []}'
     gone = ("[]", '{"@a1": ["x", 1]}', '{"@a1": ["0001-01-01T00:00:00", 1]}', '{"@a1": [5, 1]}')
     others = ("", "{}", "[]", state.replace("1", "9") % "{}")
@@ -245,10 +251,12 @@ def test_formats_keep_rows_as_they_are(
         ("a.csv", "name,x\n", 1, "the header must have nickname once; it has name, x"),
         ("a.csv", "nickname,x\n@a,1\n@b,\udcff\n", 3, "not UTF-8"),
         ("a.csv", "", 1, "the header must have nickname once"),
+        ("a.csv", "nickname,nickname\n", 1, "the header must have nickname once"),
         ("a.csv", "x,nickname\n1,@alice\n2,@bo", 3, "ends within this row"),
         ("a.csv", 'x,nickname\n1,"@alice\n2,@bob\n', 2, "not CSV"),
         ("a.jsonl", '{"nickname": "@a"}\n{"nickname": 17}\n', 2, "a string nickname"),
         ("a.jsonl", '{"nickname": "@a"}\n{"nick', 2, "not a JSON document"),
+        ("a.jsonl", '{"nickname": "@a"}\n["@b"]\n', 2, "must be an object"),
     ],
 )
 def test_row_of_another_form_is_named(
@@ -377,7 +385,8 @@ INVALID = "".join(f"{line},{line}@example.com,\n" for line in range(9))
 @pytest.mark.parametrize(
     ("accounts", "options", "code", "text"),
     [
-        (BOB + INVALID, ("--max-gone", "50%", "--max-invalid", "9"), 1, "1 of 1 accounts are gone"),
+        (BOB + INVALID, ("--max-gone", "50%", "--max-invalid", "90%"), 1, "1 of 1 accounts are"),
+        (ALICE + BOB + BUSY, ("--max-gone", "40%", "--max-undetermined", "1"), 1, "1 of 2"),
         (BOB + INVALID, (), 1, "9 of 10 identifiers are not valid, more than --max-invalid 1%"),
         (INVALID, ("--max-invalid", "8"), 1, "add --by nickname if"),
         ("1,@a e+b,\n", (), 1, "is this the right column?"),
@@ -386,12 +395,14 @@ INVALID = "".join(f"{line},{line}@example.com,\n" for line in range(9))
         ("1,4001,\n2,77,\n", ("--by", "card", "--max-gone", "0"), 1, "were leading zeros lost?"),
         ("1,4001,\n2,7777,\n", ("--by", "card", "--max-gone", "0"), 1, "really gone"),
         ("2,77,\n", ("--by", "card", "--max-gone", "0"), 1, "really gone"),
-        (ALICE + BUSY + INVALID, ("--max-invalid", "9"), 3, "1 of 2 accounts could not be"),
+        (ALICE + "2,@bo,\n", ("--max-gone", "0"), 1, "really gone"),
+        (ALICE + BUSY + INVALID, ("--max-invalid", "9", "--max-undetermined", "10%"), 3, "1 of 2"),
     ],
 )
 def test_bounds_are_of_the_accounts_that_they_are_about(
     reconcile: Reconcile,
     double: IdentityService,
+    tmp_path: Path,
     accounts: str,
     options: tuple[str, ...],
     *,
@@ -401,6 +412,7 @@ def test_bounds_are_of_the_accounts_that_they_are_about(
     double.fail("@busy", status=503)
     result = reconcile(HEADER + accounts, *("--grace", "0s", "--max-invalid", "1%"), *options)
     assert (result.exit_code, text in result.output) == (code, True), result.output
+    assert not (tmp_path / "gone.json").exists()  # it would be bound to this column
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give the file another group")
@@ -526,7 +538,7 @@ def test_results_that_end_a_run(
 
 
 def test_list_is_written_to_standard_output(
-    invoke: Invoke, double: IdentityService, monkeypatch: pytest.MonkeyPatch
+    invoke: Invoke, double: IdentityService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TORNADO_IDV_URL", double.url)
     monkeypatch.setenv("TORNADO_IDV_KEY", double.key)
@@ -536,7 +548,9 @@ def test_list_is_written_to_standard_output(
     assert "2 accounts: 1 found, 1 gone" in result.stderr
     assert invoke("reconcile", "-", "--json", *options, stdin=b"").exit_code == 2
     assert invoke("reconcile", "-", stdin=b"@bob\n").exit_code == 2
-    assert invoke("reconcile", "a.csv", *options).exit_code == 2
+    for name in ("a.csv", "a.jsonl", "a.ndjson"):
+        (tmp_path / name).touch()
+        assert "need --column" in invoke("reconcile", tmp_path / name, *options).stderr
     result = invoke("reconcile", "/proc/self/mem", *options)
     assert result.stderr == "/proc/self/mem: cannot be read: Input/output error\n"
     assert (result.exit_code, result.stdout) == (3, "")
@@ -547,3 +561,8 @@ def test_list_is_written_to_standard_output(
     records = b'{"n": "@bob", "x": 1}\n{"n": "@alice"}'
     result = invoke("reconcile", "-", "--column", "n", *options, stdin=records)
     assert result.stdout == '{"n": "@bob", "x": 1}\n'
+    result = invoke("reconcile", "-", *options, "--max-invalid", "1", stdin=b"\x1b]0;a\n")
+    assert r"not a valid identifier: \x1b]0;a" in result.stderr
+    assert invoke("reconcile", "-", *options, stdin=b"").exit_code == 0
+    monkeypatch.delenv("TORNADO_IDV_KEY")
+    assert "no key: name" in invoke("reconcile", "-", *options, stdin=b"").stderr
