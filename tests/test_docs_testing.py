@@ -168,6 +168,8 @@ def test_double_has_users_and_faults_by_each_form_of_a_name() -> None:
             with pytest.raises(client.Undetermined):
                 caller.find(identifier)
             service.reset()
+        with pytest.raises(ValueError, match="plan: "):
+            service.add(client.User("", "4111", "@ann"))
         url = "https://other.example/ann"
         service.add(client.User("Free", "4111", "@ann", url))
         assert caller.get("@ann").profile_url == url

@@ -30,7 +30,7 @@ DEMO = "demo: true\n" + WITH_ADMIN.replace("port: 0,", "port: 0, verify: true,",
 USERS = """\
 users:
   - {nickname: "@alice", card_number: "4000123412341234", plan: Free}
-  - {nickname: "@down", fault: {status: 503}}
+  - {nickname: "@down", fault: {status: "503"}}
   - {nickname: "@broken", fault: {status: 500}}
   - {nickname: "@busy", fault: {status: 429}}
   - {nickname: "@slow", card_number: "21", plan: Free, fault: {delay: 1ms}}
@@ -111,6 +111,9 @@ def test_batch_in_pieces_takes_the_time_of_its_rate(double: Double) -> None:
     reply = double.client.post("/api/v1/identify/batch", body)
     assert reply.status == 200
     assert time.monotonic() - began > len(reply.body) / 2048 / 2
+    double.put("/double/faults/@alice", cut=True)
+    cut = double.client.post("/api/v1/identify/batch", body)
+    assert cut.body == reply.body[: len(reply.body) // 2]
 
 
 def test_an_entry_without_a_user_is_never_not_found(double: Double) -> None:
@@ -204,8 +207,11 @@ def test_faults_are_counted(double: Double) -> None:
     double.put("/double/faults/all", delay="1ms")
     double.statuses("@alice", 3)
     double.statuses("@other")
+    double.put("/double/faults/@other", status=503, times=1)
+    assert double.statuses("@other") == [503]
     alice, others = {"status": 503, "times": 1, "injected": 1}, {"delay": 0.001, "injected": 1}
-    assert double.get("/double") == {"users": [], "faults": {"@alice": alice, "all": others}}
+    expected = {"@alice": alice, "all": others, "@other": alice}
+    assert double.get("/double") == {"users": [], "faults": expected}
 
 
 def test_a_user_is_added_replaced_and_removed(double: Double) -> None:
@@ -264,6 +270,12 @@ def test_the_journal_has_the_requests_in_order(double: Double) -> None:
     assert all(each["timestamp"] and each["request_id"] for each in requests)
 
 
+ALL = (
+    "proxy_status: Input should be less than or equal to 599; drip: Input should be greater than or"
+    " equal to 1; times: Input should be greater than or equal to 1; probability: Input should be"
+)
+
+
 @pytest.mark.parametrize(
     ("path", "record", "message"),
     [
@@ -272,11 +284,14 @@ def test_the_journal_has_the_requests_in_order(double: Double) -> None:
         ("/double/faults/@a", {"status": 502}, "status: Input should be 429, 500 or 503"),
         ("/double/faults/@a", {"status": 503, "cut": True}, "choose one of status, proxy_status"),
         ("/double/faults/@a", {"drip": "1KiB"}, "drip: not a byte rate; write it"),
+        ("/double/faults/@a", {"drip": "1KiB/m"}, "drip: not a byte rate; write it"),
+        ("/double/faults/@a", {"drip": 0, "times": 0, "probability": 0, "proxy_status": 600}, ALL),
         ("/double/faults/@a", {"delay": "1s", "more": 1}, "more: this member is not known; there"),
         ("/double/faults/@a", {"delay": "1s", "probability": 2}, "probability: Input should be"),
         ("/double/faults/a", {"status": 503}, "Invalid value: a nickname must begin with @"),
         ("/double/users/@a", {"plan": "", "card_number": "1"}, "plan: String should have at least"),
         ("/double/users/@a", {"plan": "Free", "card_number": "@a"}, "a card_number of digits"),
+        ("/double/users/@a", {**USER, "profile_url": "a"}, "profile_url: String should match"),
         ("/double/users/https%3A%2F%2Fprofiles.example%2Fm%2Fa", USER, "nickname with @ in the"),
         ("/double/faults/https%3A%2F%2Fother.example%2Fm%2Fa", {"status": 503}, "profile site"),
     ],

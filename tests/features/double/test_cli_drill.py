@@ -155,7 +155,7 @@ def test_program_that_does_not_end_fails(invoke: Invoke, script: Script) -> None
 
 def test_last_line_shows_why_a_scenario_failed(invoke: Invoke, script: Script) -> None:
     """An uncaught exception ends many programs with 1; what it prints is without escapes."""
-    program = script("printf 'trace\\n\\033[1mno route\\n\\n' >&2; exit 1")
+    program = script("printf 'trace\\377\\n\\033[1mno route\\n\\n' >&2; exit 1")
     done = invoke("drill", "--", program)
     assert done.output.count("        last line of output: [1mno route\n") == len(NAMES) - 1
     _, runs = results(invoke, "--", program)
