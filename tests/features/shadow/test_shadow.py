@@ -340,8 +340,9 @@ def differing(folder: Path) -> Sequence[object]:
 
 
 async def test_error_of_the_file_is_a_problem_of_the_shadow(tmp_path: Path) -> None:
-    path = tmp_path / "no-folder" / "shadow.db"
-    compared = Compared(directory(FakeBackend(ALICE)), new(), state=ShadowState(path, "new"))
-    problem = f"{path}: cannot be used: No such file or directory"
-    await until(lambda: compared.shadow.report().problem == problem)
-    await compared.shadow.close()
+    (file := tmp_path / "file").write_text("something else", encoding="utf-8")
+    for path, reason in ((file, "file is not a database"), (file / "new.db", "Not a directory")):
+        compared = Compared(directory(FakeBackend(ALICE)), new(), state=ShadowState(path, "new"))
+        problem = f"{path}: cannot be used: {reason}"
+        await until(lambda: compared.shadow.report().problem == problem)  # noqa: B023 - of this turn
+        await compared.shadow.close(discard=True)  # which cannot be done

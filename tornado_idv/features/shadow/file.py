@@ -125,7 +125,7 @@ class ShadowFile:
     """The file with comparisons of the shadow ``backend``, with at most ``max_rows`` queries.
 
     Each method opens the file again, because it may have been replaced or removed. All methods
-    raise `StartError` if the file cannot be used.
+    raise `StartError` if the file cannot be used. `discard` may also raise `OSError`.
     """
 
     def __init__(self, path: Path, backend: str, max_rows: int = 1_000_000) -> None:

@@ -99,7 +99,7 @@ class ShadowState:
                         await self._writing
                     await self._write()
                     if discard or self._waiting:
-                        with suppress(StartError):
+                        with suppress(StartError, OSError):
                             await self._thread(self._file.discard, self._clock(), "MEMORY")
 
     async def _run(self) -> None:
