@@ -148,6 +148,7 @@ def test_contents_have_days_totals_and_each_user_once_with_all_fields_and_querie
         made_up(2, "target_failed", 5 * DAY),
         made_up(3, "unverified", 6 * DAY),
         made_up(3, "unverified", 7 * DAY),
+        compared("source_failed", began=8 * DAY),
     )
     assert [each[1:] for each in contents.differing] == [
         ("missing", [], 3 * DAY, ["@bob"]),
@@ -157,7 +158,7 @@ def test_contents_have_days_totals_and_each_user_once_with_all_fields_and_querie
     ]
     assert (contents.since, contents.days) == (0.0, 3)
     counts = {"differs": 2, "match": 1, "missing": 1, "target_failed": 1, "unverified": 2}
-    assert contents.totals == counts
+    assert contents.totals == {**counts, "source_failed": 1}
 
 
 def test_only_users_that_are_not_the_same_are_in_the_file_in_full(file: ShadowFile) -> None:

@@ -225,4 +225,6 @@ async def test_removed_shadow_or_another_source_begins_again(
         await compared("@carol")
         await begins_again(config(older, kept, site=other))
         await compared("@dora")
+        await begins_again(config(older, kept.replace("kind", "match: '@.*', kind"), site=other))
+        await compared("@emil")
         await begins_again(config(older, kept.replace("new.db", "moved.db"), site=other))

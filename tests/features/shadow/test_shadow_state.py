@@ -239,7 +239,8 @@ def options(**given: Any) -> PostgresOptions:
     ("given", "is_other"),
     [
         ({"dsn": "postgresql://idv:two@db1/club"}, False),
-        ({"timeout": "3s", "shadow": {"sample": "7%"}}, False),
+        ({"timeout": "3s", "shadow": {"sample": "7%"}, "breaker": {"failures": 9}}, False),
+        ({"cache_ttl": "9s", "negative_ttl": "9s", "max_concurrent": 9}, False),
         ({"dsn": "postgresql://idv:one@db1/members"}, True),
         ({"match": "@.*"}, True),
     ],
@@ -271,7 +272,9 @@ async def test_problem_of_the_shadow_is_in_the_file(path: Path) -> None:
     assert ShadowFile(path, "new").read().problem == "not open yet"
     problem = None
     await until(lambda: ShadowFile(path, "new").read().problem is None)
+    problem = "the breaker is open"
     await state.close()
+    assert ShadowFile(path, "new").read().problem is None  # of a service that has stopped
 
 
 async def test_what_did_not_match_is_due_by_nickname_or_card(path: Path) -> None:
