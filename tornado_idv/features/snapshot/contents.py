@@ -34,8 +34,8 @@ class _Row(Struct, array_like=True, gc=False):
     until: float
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        return self.text, f"@{self.user.nickname}", self.user.card_number
+    def texts(self) -> tuple[str, str]:
+        return f"@{self.user.nickname}", self.user.card_number
 
 
 class Snapshot(Struct):
