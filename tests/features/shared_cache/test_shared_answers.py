@@ -60,6 +60,7 @@ async def test_purge_of_another_service_before_the_first_directory_reaches_that(
     assert first.cache.purges == 1
     tier.cache.purged(Purge())
     assert first.cache.purges == 2
+    assert shared_directory(tier, FakeBackend(ALICE), ticker=ticker).cache.purges == 0
     await tier.close()
 
 
@@ -156,6 +157,7 @@ async def test_a_slow_shared_cache_delays_a_lookup_by_its_timeout(both: Replicas
     both.cache.get = Hanging()  # type: ignore[method-assign]
     async with asyncio.timeout(5):
         assert (await both.first.find(QUERY)).user is ALICE
+    assert both.tier.counted.last_error == "no response in time"
 
 
 async def test_failures_and_degraded_answers_are_not_shared(ticker: Ticker) -> None:
@@ -287,6 +289,7 @@ async def test_a_purge_that_fails_is_repeated_and_nothing_is_read_meanwhile(
     assert both.tier.breaker.failures == 0  # a call would have failed
     assert both.tier.counted.results["skipped"] == 1
     assert (both.tier.pending_purges, both.tier.problem) == (1, "a purge cannot be delivered")
+    assert (both.tier.counted.failing_since, both.tier.counted.last_error) == (1000, reason)
     both.cache.error = None
     await both.stored()
     assert both.cache.generation == 2

@@ -63,6 +63,7 @@ def test_each_worker_has_a_file_and_a_successor_takes_one_over(path: Path) -> No
         one.acquire()
         two.acquire()
         assert (one.own, two.own) == (first, second)
+    assert stat.S_IMODE(path.with_name(f".{path.name}.lock").stat().st_mode) == 0o600
     one.write([OLD])
     two.write([NEW])
     assert [three.read(each) for each in three.existing] == [OLD, NEW]

@@ -24,6 +24,8 @@ from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 from tornado_idv.service.directories import scope_of
 
+CARD = ByCard(ALICE.card_number)
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -139,6 +141,9 @@ async def test_file_that_hangs_is_not_waited_for(
         assert "is ignored: timed out while reading" in caplog.text
         await asyncio.wait_for(process.stop(), 5)
         assert "not written at the stop: timed out" in caplog.text
+        process.directory.purge(Purge())
+        with pytest.raises(OperationFailed):
+            await asyncio.wait_for(process.snapshots.purged(), 5)
     finally:
         released.set()
 
@@ -220,11 +225,11 @@ async def test_user_who_is_gone_after_a_reload_during_the_write_is_not_left_in_t
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-@pytest.mark.parametrize("query", [QUERY, ByCard(ALICE.card_number)], ids=["nickname", "card"])
+@pytest.mark.parametrize(("first", "query"), [(QUERY, CARD), (CARD, QUERY)])
 async def test_file_is_removed_when_a_user_of_it_is_no_longer_found(
-    path: Path, wall: Ticker, process: Process, query: Query, *, is_restarted: bool
+    path: Path, wall: Ticker, process: Process, first: Query, query: Query, *, is_restarted: bool
 ) -> None:
-    await process.directory.find(QUERY)
+    await process.directory.find(first)
     await process.write()
     if is_restarted:
         process.file.release()
@@ -240,17 +245,20 @@ async def test_file_is_removed_when_a_user_of_it_is_no_longer_found(
     assert not path.exists()
 
 
-async def test_user_in_a_file_of_a_failed_write_is_not_left(path: Path, process: Process) -> None:
+async def test_user_in_a_file_of_a_failed_write_is_not_left(
+    path: Path, process: Process, caplog: pytest.LogCaptureFixture
+) -> None:
     """Also after another write, which a reload has outdated."""
     await process.directory.find(QUERY)
     write = process.file.write
 
     def fail_late(*arguments: Any) -> None:
         write(*arguments)
-        raise OSError(5, "Input/output error")
+        raise KeyError(QUERY.text)
 
     process.file.write = fail_late  # type: ignore[method-assign] - a test's spy
     await process.write()
+    assert "alice" not in f"{process.snapshots.error}{caplog.messages}"
     writing, reloaded = asyncio.create_task(process.write()), directory(Source())
     await asyncio.sleep(0)
     process.snapshots.follow(process.settings, reloaded)
