@@ -148,7 +148,7 @@ class ShadowFile:
         """
         with self._opened(now) as database:
             ((key, since, before),) = database.execute("SELECT key, since, scope FROM state")
-            if before not in (None, scope) or since > now + _SET_BACK or not is_complete:
+            if before != scope or since > now + _SET_BACK or not is_complete:
                 _clear(database, now)
                 since = now
             database.execute("UPDATE state SET scope = ?, written = ?", [scope, now])

@@ -155,8 +155,7 @@ class Shadow:
         tasks = [*self._tasks, *self._background, *lookups]
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
+        await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
         if self.guard is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_TIMEOUT):
