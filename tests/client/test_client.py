@@ -201,7 +201,7 @@ async def test_head_of_an_error_is_enough_if_tls_fails_in_its_body(kind: Kind) -
         os.write(server.writers[0].get_extra_info("socket").fileno(), b"not a record of TLS")
         with pytest.raises(RateLimited) as caught:
             await calls
-    assert caught.value.retry_after == 60
+    assert (caught.value.retry_after, caught.value.status) == (60, 429)
 
 
 @pytest.mark.parametrize(

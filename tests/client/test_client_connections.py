@@ -28,7 +28,7 @@ from support.http.scripted_server import (
     reset,
     serving,
 )
-from tornado_idv.client import AsyncClient, ClientError, RateLimited, Undetermined, Unexpected
+from tornado_idv.client import AsyncClient, ClientError, Undetermined, Unexpected
 
 both = pytest.mark.parametrize("kind", KINDS)
 
@@ -310,18 +310,6 @@ async def test_pauses_follow_the_service_and_vary(kind: Kind) -> None:
     assert pauses == [1.25, 0.25, 3.75]
     ids = [header(each, "X-Request-ID") or "" for each in server.requests]
     assert ids == [f"{ids[0][:32]}-{number}" for number in (1, 2, 3, 4)]
-
-
-@both
-async def test_pause_that_leaves_no_time_is_not_made(kind: Kind) -> None:
-    limited = error(429, "rate_limited", "Retry-After: 2")
-    async with (
-        serving(limited) as server,
-        calling(kind, server.address, deadline=2.0, chance=lambda: 0.0) as call,
-    ):
-        with pytest.raises(RateLimited) as caught:
-            await call("find", "@alice")
-    assert (caught.value.retry_after, caught.value.status, len(server.requests)) == (2.0, 429, 1)
 
 
 async def test_client_of_another_event_loop_is_named() -> None:

@@ -208,6 +208,7 @@ def test_a_shared_cache_and_its_failure_are_shown_to_the_operator(
         assert client.by_input("@user8").status == 404
         assert scrape(service)("idv_cache_lookups_total", result="shared") == 1
         assert scrape(service)("idv_shared_cache_lookups_total", result="hit") == 1
+        assert scrape(service)("idv_shared_cache_duration_seconds_count") == 1
         server.stop()
         assert {client.by_input(f"@user{number}").status for number in range(7)} == {404}
         value = scrape(service)
@@ -219,7 +220,7 @@ def test_a_shared_cache_and_its_failure_are_shown_to_the_operator(
         assert (reply.status, reply.json["code"]) == (503, "purge_pending")
         eventually(lambda: scrape(service)("idv_shared_cache_purges_total", result="failed") > 0)
         shown = ask_admin(service, "/status.json").json["shared_cache"]
-        assert (shown["breaker"], shown["pending_purges"]) == ("open", 1)
+        assert (shown["breaker"], shown["pending_purges"], shown["in_flight"]) == ("open", 1, 1)
         assert shown["problem"] == "a purge cannot be delivered"
         assert "cannot be reached" in shown["last_error"]
         assert shown["latency_ms"]["p50"] is None

@@ -113,6 +113,7 @@ async def test_second_service_neither_reads_nor_writes_before_the_end_of_the_fir
     path: Path, wall: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = Process(path, wall, Source()), Process(path, wall, Source())
+    wall.now += 5
     await first.directory.find(QUERY)
     await first.write()
     written = path.read_bytes()
@@ -122,10 +123,12 @@ async def test_second_service_neither_reads_nor_writes_before_the_end_of_the_fir
     await second.write()
     assert path.read_bytes() == written
     assert second.snapshots.error == f"{path}: cannot be written: another service writes it"
+    assert second.snapshots.since == wall.now
+    wall.now += 5
     first.file.release()
     await second.write()
     assert path.read_bytes() != written
-    assert second.snapshots.error is None
+    assert (second.snapshots.error, second.snapshots.since) == (None, wall.now)
     assert caplog.text.count("is not read: another service writes it") == 1
 
 
