@@ -151,11 +151,12 @@ async def test_close_during_a_call_leaves_no_session_open() -> None:
 @both
 async def test_second_connection_is_not_replaced(kind: Kind) -> None:
     answers = found(), Said(b"", "reset"), Said(b"", "reset"), found()
-    async with serving(*answers) as server, calling(kind, server.address) as call:
+    options = {"traceparent": lambda: "00-a-b-01"}
+    async with serving(*answers) as server, calling(kind, server.address, **options) as call:
         await call("find", "@alice")
         with pytest.raises(Undetermined):
             await call("find", "@alice")
-        assert len(server.requests) == 3
+        assert [header(each, "traceparent") for each in server.requests] == ["00-a-b-01"] * 3
 
 
 @pytest.mark.parametrize("idle", [1.0, 6.0])
