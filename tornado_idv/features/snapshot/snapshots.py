@@ -94,7 +94,7 @@ class Snapshots(Part):
         if self._found and directory.cache.purges:
             self._on_purge(directory)
         elif self._found:
-            self._restore(directory)
+            self._restore(settings, directory)
         self._found = []  # frees as much memory as the cache takes
 
     def _read(self, files: SnapshotFiles) -> Iterator[Snapshot]:
@@ -115,9 +115,9 @@ class Snapshots(Part):
                     self._persisted[0].add(row.texts)
                 yield snapshot
 
-    def _restore(self, directory: Directory) -> None:
+    def _restore(self, settings: Settings, directory: Directory) -> None:
         """Add the answers of the last run to the cache of a directory, as stale answers."""
-        render = partial(encode_user, identifiers=self._settings.make_identifiers())
+        render = partial(encode_user, identifiers=settings.make_identifiers())
         now, revisions = self._clock(), _revisions(directory)
         counts = [restore(each, directory.cache, now, revisions, render) for each in self._found]
         text = "cache.snapshot: restored %d of %d answers, served only while lookups fail"
@@ -229,7 +229,6 @@ class Snapshots(Part):
             self.error, self.since = text, self._clock()
 
     def _use(self, settings: Settings) -> None:
-        self._settings = settings
         before, self._options = self._options, as_type(settings.cache, SnapshotOptions)
         path = self._options.snapshot
         # Computed now: files with secrets may change, but the answers belong to this content.
