@@ -270,12 +270,6 @@ def test_the_journal_has_the_requests_in_order(double: Double) -> None:
     assert all(each["timestamp"] and each["request_id"] for each in requests)
 
 
-ALL = (
-    "proxy_status: Input should be less than or equal to 599; drip: Input should be greater than or"
-    " equal to 1; times: Input should be greater than or equal to 1; probability: Input should be"
-)
-
-
 @pytest.mark.parametrize(
     ("path", "record", "message"),
     [
@@ -285,7 +279,8 @@ ALL = (
         ("/double/faults/@a", {"status": 503, "cut": True}, "choose one of status, proxy_status"),
         ("/double/faults/@a", {"drip": "1KiB"}, "drip: not a byte rate; write it"),
         ("/double/faults/@a", {"drip": "1KiB/m"}, "drip: not a byte rate; write it"),
-        ("/double/faults/@a", {"drip": 0, "times": 0, "probability": 0, "proxy_status": 600}, ALL),
+        ("/double/faults/@a", {"proxy_status": 600, "drip": 0}, "599; drip: Input should be"),
+        ("/double/faults/@a", {"times": 0, "probability": 0}, "1; probability: Input should be"),
         ("/double/faults/@a", {"delay": "1s", "more": 1}, "more: this member is not known; there"),
         ("/double/faults/@a", {"delay": "1s", "probability": 2}, "probability: Input should be"),
         ("/double/faults/a", {"status": 503}, "Invalid value: a nickname must begin with @"),

@@ -454,6 +454,7 @@ def test_undetermined_accounts_are_asked_again(
         ("nothing", 0, BOB + CAROL),
         ("bob is back", 0, CAROL),
         ("an outage", 3, None),
+        ("a short outage", 0, CAROL + BOB),
         ("the canary is gone", 1, None),
     ],
 )
@@ -471,26 +472,31 @@ def test_users_are_looked_up_once_more_before_their_accounts_are_listed(
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
+        if seconds != 40:
+            return
         if meanwhile == "bob is back":
             double.add(User("Free", "4002", "@bob"))
-        elif meanwhile == "an outage":
-            double.fail(status=503)
+        elif "outage" in meanwhile:
+            double.fail(status=503, times=1 if "short" in meanwhile else None)
         elif meanwhile == "the canary is gone":
             double.reset()
             double.add(User("Free", "4001", "@alice"))
 
     monkeypatch.setattr("tornado_idv.features.reconcile.run.sleep", pause)
-    accounts = HEADER + BOB + ALICE + CAROL
-    options = ["--grace", "0s", "--confirm-after", "40s"]
+    double.fail("@busy", status=503)
+    accounts = HEADER + BOB + ALICE + CAROL + BUSY
+    options = ["--grace", "0s", "--confirm-after", "40s", "--retries", "1"]
+    options += ["--max-undetermined", "1"]
     options += ["--must-exist", "@canary"] if "canary" in meanwhile else []
     assert (reconcile(HEADER + ALICE, *options).exit_code, pauses) == (0, [])  # no one is gone
     (tmp_path / "gone.json").unlink()
     (tmp_path / "gone.csv").unlink()
     result = reconcile(accounts, *options)
-    assert (result.exit_code, pauses) == (code, [40.0])
+    assert (result.exit_code, pauses) == (code, [2.0, 40.0] + [2.0] * ("outage" in meanwhile))
     assert (rows(tmp_path) if (tmp_path / "gone.csv").exists() else None) == listed
     gone = {"an outage": 0, "bob is back": 1}.get(meanwhile, 2)
     assert counts(result).get("gone", 0) == gone
+    assert counts(result)["undetermined"] == (3 if meanwhile == "an outage" else 1)
 
 
 GONE = (None, False)  # no error, and no degraded service
