@@ -207,7 +207,7 @@ def test_state_of_another_list_or_no_state(reconcile: Reconcile, tmp_path: Path)
     assert reconcile(first, "--max-gone", "100%").exit_code == 0
     half = HEADER + "".join(f"{number},@a{number},\n" for number in range(190))
     assert reconcile(half, "--max-gone", "100%").exit_code == 0
-    other = HEADER + "".join(f"{number},@b{number},\n" for number in range(200))
+    other = HEADER + "".join(f"{line},@{'ab'[line > 60]}{line},\n" for line in range(200))
     result = reconcile(other, "--max-gone", "100%")
     assert (result.exit_code, "another list" in result.output) == (1, True)
     assert reconcile("@a1\n", "--column", "x", name="accounts.txt").exit_code == 1
@@ -435,6 +435,7 @@ def test_invalid_identifiers_are_listed_and_not_gone(reconcile: Reconcile, tmp_p
     assert counts(result) == {"accounts": 4, "found": 1, "invalid": 3}
     assert [each["line"] for each in record["invalid_identifiers"]] == [4, 5, 6]
     assert rows(tmp_path) == ""
+    assert counts(reconcile('{"nickname": "\\ud800"}\n', name="a.jsonl"))["invalid"] == 1
 
 
 def test_undetermined_accounts_are_asked_again(

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -81,15 +82,18 @@ def new(answer: object = None, **options: Any) -> FakeBackend:
 async def test_result_that_the_source_does_not_confirm_is_none(
     first: object, held: object, then: object, result: str
 ) -> None:
-    old, shadow = FakeBackend(first), new(held)
-    compared = Compared(directory(old), shadow)
+    old, shadow, state = FakeBackend(first), new(held), Mock(ShadowState)
+    compared = Compared(directory(old), shadow, state=state)
     gate = shadow.source.hold()
     await compared.find()
     await shadow.source.begun.wait()
-    old.source.answer = then
+    before, old.source.answer = time.time(), then
     gate.set()
     await compared.end()
     assert (old.source.asked, compared.counts) == (2, {result: 1})
+    _, comparison, began = state.record.call_args.args
+    assert began <= before  # an import since then makes it void
+    assert result != "unverified" or comparison.user == first
 
 
 async def test_confirmation_neither_changes_nor_uses_the_cache() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.fakes.clock_and_backends import LoopClock, Ticker
-from support.fakes.directories import ALICE, QUERY, directory
+from support.fakes.directories import QUERY, directory
 from support.fakes.snapshots import TTL, Process, Source, settings_of
 from support.processes.service import CONFIG, USERS, serving_here
 from tornado_idv.admin.operations import OperationFailed
@@ -23,8 +23,6 @@ from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 from tornado_idv.service.directories import scope_of
-
-CARD = ByCard(ALICE.card_number)
 
 
 @pytest.fixture
@@ -228,7 +226,7 @@ async def test_user_who_is_gone_after_a_reload_during_the_write_is_not_left_in_t
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-@pytest.mark.parametrize(("first", "query"), [(QUERY, CARD), (CARD, QUERY)])
+@pytest.mark.parametrize(("first", "query"), [(QUERY, ByCard("4000")), (ByCard("4000"), QUERY)])
 async def test_file_is_removed_when_a_user_of_it_is_no_longer_found(
     path: Path, wall: Ticker, process: Process, first: Query, query: Query, *, is_restarted: bool
 ) -> None:
