@@ -38,6 +38,7 @@ def path(tmp_path: Path) -> Path:
 
 def started(path: Path, clock: Callable[[], float] = lambda: 1.0) -> ShadowState:
     state = ShadowState(path, "new", clock=clock)
+    state.follow(b"old")
     state.start()
     return state
 
@@ -84,8 +85,6 @@ async def test_comparisons_from_before_the_reload_of_a_worker_do_not_count(
     monkeypatch.setattr(shadow_state, "_INTERVAL", 1e6)
     now = [1.0]
     first, second = (started(path, lambda: now[0]) for _ in range(2))
-    for each in (first, second):
-        each.follow(b"old")
     await until(lambda: users(path) == 0)
     first.follow(scope)
     await first.close()
