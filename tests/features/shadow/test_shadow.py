@@ -146,12 +146,13 @@ SKIPPED = chain(DOWN, ALICE, on_unavailable="continue")
         ([FakeBackend(None), StaleCards(None)], new(ALICE), "extra"),
         ([FakeBackend(ALICE)], Failing(None, "new", shadow={"sample": "100%"}), "unverified"),
         *((SKIPPED, new(held), "unverified") for held in (ALICE, OTHER_ALICE, None)),
+        ([FakeBackend(ALICE)], new(ALICE, match="@b.*"), ""),
     ],
 )
-async def test_not_found_beside_a_problem_and_user_after_a_skipped_backend_are_not_believed(
+async def test_results_of_lookups_that_are_not_believed_or_not_made(
     source: Sequence[FakeBackend], shadow: FakeBackend, result: str
 ) -> None:
-    assert await Compared(directory(*source), shadow).results() == {result: 1}
+    assert await Compared(directory(*source), shadow).results() == ({result: 1} if result else {})
 
 
 async def test_callers_who_share_a_lookup_are_answered_before_one_comparison() -> None:
@@ -246,10 +247,6 @@ async def test_failure_of_the_source_is_no_question_to_the_shadow() -> None:
     await compared.end()
     assert (answer and answer.user, compared.counts) == (ALICE, {"match": 1, "source_failed": 1})
     assert shadow.source.asked == 1
-
-
-async def test_query_that_the_shadow_is_not_asked_for_is_not_compared() -> None:
-    assert await Compared(directory(FakeBackend(ALICE)), new(ALICE, match="@b.*")).results() == {}
 
 
 @pytest.mark.parametrize(

@@ -202,9 +202,9 @@ async def test_removed_shadow_or_another_source_begins_again(
     older, other = GATED % ("older", "A"), "https://b.example"
     file = ShadowFile(tmp_path / "new.db", "new")
     async with reloadable(tmp_path, config(OLD, kept)) as harness:
-        await until(lambda: file.path.exists() and file.path.stat().st_size > 0)
 
         async def compared(text: str) -> None:
+            await until(lambda: file.path.exists() and file.path.stat().st_size > 0)
             await opened()
             assert (await harness.ask(text)).status == 200
             await until(lambda: file.read().matches == 1)
@@ -228,3 +228,6 @@ async def test_removed_shadow_or_another_source_begins_again(
         await begins_again(config(older, kept.replace("kind", "match: '@.*', kind"), site=other))
         await compared("@emil")
         await begins_again(config(older, kept.replace("new.db", "moved.db"), site=other))
+        file = ShadowFile(tmp_path / "moved.db", "new")
+        await compared("@fred")
+    assert file.read().matches == 1  # a stop removes none
