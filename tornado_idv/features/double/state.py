@@ -79,7 +79,7 @@ class Double(RequestLog, Part):
 
         The journal ignores requests that began before the last `reset`.
         """
-        text, record.subject = record.subject, None
+        text = record.subject
         at = time.time()
         if at - record.ms / 1000 > self._reset_at - _CLOCK_TOLERANCE:
             shown: dict[str, object] = {
