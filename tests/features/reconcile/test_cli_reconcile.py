@@ -205,6 +205,7 @@ def test_key_that_is_not_valid(
 def test_state_of_another_list_or_no_state(reconcile: Reconcile, tmp_path: Path) -> None:
     first = HEADER + "".join(f"{number},@a{number},\n" for number in range(200))
     assert reconcile(first, "--max-gone", "100%").exit_code == 0
+    assert len(json.loads((tmp_path / "gone.json").read_bytes())["sample"]) == 100
     half = HEADER + "".join(f"{number},@a{number},\n" for number in range(190))
     assert reconcile(half, "--max-gone", "100%").exit_code == 0
     other = HEADER + "".join(f"{line},@{'ab'[line > 60]}{line},\n" for line in range(200))
