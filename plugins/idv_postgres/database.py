@@ -110,8 +110,6 @@ class Database:
         """The primary's WAL timeline at the last inspection. Each promotion begins a new one."""
         self._newest = ""
         """The newest of all these timelines."""
-        self._rejected = ""
-        """The address of the last standby that `move` rejected because it was behind."""
         self._has_hung = False
         """Whether, since the last probe, a lookup was cancelled while it waited for a response."""
 
@@ -229,7 +227,7 @@ class Database:
         # Lookups leave a standby that is behind, for its primary or for another standby.
         if not used or len(roles) == 1:
             return roles[0] if self.problem else None
-        role = "primary" if used == {"standby"} and self.problem else roles[0]
+        role = "primary" if self.problem else roles[0]
         return role if used != {role} else None
 
     async def observe(self) -> None:
@@ -242,14 +240,13 @@ class Database:
         role = self.wanted_role
         if role is None:
             return
-        avoid = {self._rejected, *(address for address, _ in self.servers)}
+        avoid = {address for address, _ in self.servers}
         connector = self._new_connector(roles=(role,), avoid=avoid)
         with await connector.connect(self.executor.settings) as connection:
             # Do not move to a standby that is behind: lookups would immediately leave it again.
             if role != "primary" and not await self.follows(connection):
-                self._rejected = connection.address
                 return
-        self._connector.last, self._rejected = connection.address, ""
+        self._connector.last = connection.address
         self.pool.replace()
         await self.fetch(NO_LOOKUP, "")
 

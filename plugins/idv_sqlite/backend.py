@@ -118,9 +118,7 @@ class SqliteBackend(Backend[SqliteOptions]):
             raise self._failure()
         return user
 
-    async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
-        """Query the table. Add the statement, its parameters and its rows to ``steps``."""
-        return await self.find(query, steps)
+    explain = find  # with steps: the statement, its parameters and its rows
 
     async def close(self) -> None:
         """Stop the running queries, close every connection and end its thread."""

@@ -30,6 +30,7 @@ class Connection:
         self.driver = driver
         self.done: list[str] = []
         self.ended = False
+        self.address = ""
         self.standby: object = "unknown"
 
     def __enter__(self) -> Self:
@@ -137,7 +138,7 @@ def driver(io_loop: object, monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def make(**options: Any) -> Database:
-    return Database(make_backend(PostgresBackend, Path(), dsn=DSN, **options).options)
+    return Database(make_backend(PostgresBackend, Path(), **{"dsn": DSN, **options}).options)
 
 
 def connector(**options: Any) -> Connector:
@@ -295,6 +296,26 @@ async def test_opening_again_closes_the_pool_before(driver: Driver) -> None:
     assert len(driver.connections) == 2
     await database.pool.close()
     assert not database.pool.connections
+
+
+@pytest.mark.parametrize(
+    ("roles", "used", "problem", "wanted"),
+    [
+        ("prefer-standby", "primary", None, "standby"),
+        ("prefer-standby", "standby", None, None),
+        ("prefer-standby", "standby", "is behind", "primary"),
+        ("standby", "standby", None, None),
+        ("standby", "standby", "is behind", "standby"),
+    ],
+)
+async def test_lookups_stay_unless_another_role_is_better(
+    driver: Driver, roles: str, used: str, problem: str | None, wanted: str | None
+) -> None:
+    database = make(dsn=f"{DSN}?target_session_attrs={roles}")
+    assert database.wanted_role is None
+    await database.open()
+    database.executor.servers[driver.connections[0].address] = used, problem
+    assert database.wanted_role == wanted
 
 
 @pytest.mark.parametrize("prepared", ["true", "false"])

@@ -12,7 +12,7 @@ from threading import Timer
 from typing import ClassVar
 
 import pytest
-from asyncpg import Connection
+from asyncpg import Connection, InterfaceError, InternalClientError
 
 from idv_postgres.backend import PostgresBackend
 from support.databases.postgres_server import Database
@@ -149,6 +149,25 @@ def test_import_notifies_services_by_the_connection_for_notifications(table: Pos
     table.load([ALICE], dsn=f"{table.database.dsn}&sslmode=require", notify=notify)
     said = table.database.run("UNLISTEN idv_users")
     assert said.count('notification "idv_users" with payload "*"') == 1
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError(), InternalClientError(), InterfaceError("x"), SystemExit()]
+)
+def test_change_is_uncertain_once_the_commit_is_sent(
+    table: PostgresTable, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    execute, uncertain = Connection.execute, isinstance(error, SystemExit)
+
+    async def fail(connection: Connection, query: str, *values: object) -> str:
+        if query.startswith("COMMIT" if uncertain else "SELECT pg_notify"):
+            raise error
+        return str(await execute(connection, query, *values))
+
+    monkeypatch.setattr(Connection, "execute", fail)
+    with pytest.raises(Unavailable) as caught:
+        table.load([ALICE], notify={})
+    assert ("could not be determined; import them" in caught.value.reason) == uncertain
 
 
 def test_pause_between_rows_is_no_reason_to_end_the_session(table: PostgresTable) -> None:

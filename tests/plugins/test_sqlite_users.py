@@ -14,6 +14,7 @@ from typing import ClassVar
 import pytest
 
 from idv_sqlite.backend import SqliteBackend
+from idv_sqlite.errors import to_write_failed
 from support.databases.directory_sync import fail_sync
 from support.databases.user_store_conformance import (
     ALICE,
@@ -299,6 +300,14 @@ def test_trigger_that_cannot_be_trusted_is_not_run(table: SqliteTable) -> None:
     with pytest.raises(LookupFailed, match="that trusted_schema = OFF forbids"):
         table.load([ALICE], "merge")
     assert table.users() == set()
+
+
+def test_cause_of_a_failed_write_is_reported() -> None:
+    error = sqlite3.OperationalError("x")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    assert to_write_failed(error).reason.startswith("the disk of the file or of temporary files")
+    error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_READONLY, "x"
+    assert to_write_failed(error).reason == "this user may not write the file"
 
 
 @pytest.mark.parametrize(("kind", "number"), [("", 4), ("AUTOINCREMENT", 9)])

@@ -323,13 +323,14 @@ def test_import_whose_summary_fails_changes_nothing(
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("error", [errno.EBUSY, errno.EXDEV])
 def test_file_that_is_mounted_by_itself_is_named(
-    users: Users, source: Source, path: Path, monkeypatch: pytest.MonkeyPatch
+    users: Users, source: Source, path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
     sqlite_databases.write(path, ALICE)
 
     def fail(*_: object) -> None:
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        raise OSError(error, os.strerror(error))
 
     monkeypatch.setattr(Path, "replace", fail)
     done = users("import", source(lines(ALICE)), "--to", "people")
