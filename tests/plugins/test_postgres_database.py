@@ -369,14 +369,11 @@ async def test_connection_that_cannot_roll_back_is_closed(driver: Driver, *, han
     database = make(prepared_statements="false", timeout="60ms", pool={"max": "1"})
     await database.open()
     driver.error, driver.rollback_error = ZeroDivisionError(), ConnectionResetError()
-    lookup = asyncio.create_task(database.fetch("SELECT", "x"))
-    await driver.fetching.wait()
     if hangs:
-        driver.going_on.clear()
+        driver.roll_back = asyncio.Event().wait
     with pytest.raises(ZeroDivisionError):
-        await lookup
+        await database.fetch("SELECT", "x")
     driver.error = None
-    driver.going_on.set()
     assert driver.connections[0].done[-2:] == ["ROLLBACK", "terminate"]
     assert (await database.fetch("SELECT", "x")).rows == [("SELECT",)]
     assert len(driver.connections) == 2
@@ -454,6 +451,9 @@ async def test_connections_in_use_stay_when_idle_ones_are_dropped(driver: Driver
     assert not used.is_closed()
     pool.release(used)
     assert used.is_closed()
+    pool.release(idle := await pool.acquire())
+    pool.replace()
+    assert idle.is_closed()
 
 
 async def test_close_ends_idle_connections_and_then_terminates_all(

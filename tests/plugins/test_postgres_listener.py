@@ -174,14 +174,17 @@ async def test_connection_is_checked_often(fault: str, caplog: pytest.LogCapture
         await harness.advance(6)
         assert harness.take() == []
         assert all(each.ended for each in harness.connections)
-        harness.error, harness.hangs = None, False
+        harness.error, harness.hangs = OSError(9, "other"), False
+        await harness.advance(3)
+        harness.error = None
         await harness.advance(3)
         assert harness.take() == [set()]
         assert not harness.connections[-1].ended
         assert await harness.notify("alice") == [{ByNickname("alice")}]
-    interrupted, again = [each.getMessage() for each in caplog.records]
+    interrupted, other, again = [each.getMessage() for each in caplog.records]
     assert interrupted.startswith("backend members: notifications of changes are interrupted: ")
     assert interrupted.endswith("; trying again every 1 s")
+    assert "be reached: other; trying" in other
     assert again == "backend members: notifications of changes are received again"
 
 
