@@ -56,7 +56,6 @@ class Pool:
         """Close the connections that are not in use."""
         for connection in self._idle:
             connection.terminate()
-        self._idle.clear()
 
     def replace(self) -> None:
         """Replace all current connections. Close each of them when it is not in use."""
@@ -66,7 +65,6 @@ class Pool:
     def terminate(self) -> None:
         """Close every connection immediately. Running lookups fail."""
         self._closed = True
-        self._idle.clear()
         for connection in self._open:
             connection.terminate()
 

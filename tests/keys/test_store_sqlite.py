@@ -60,6 +60,9 @@ def test_store_in_a_file_needs_a_plugin(path: Path) -> None:
 def test_store_in_a_missing_folder_cannot_be_created(path: Path) -> None:
     with pytest.raises(KeyStoreError, match=r"cannot be created: No such file or directory"):
         SqliteKeyStore(path.parent / "none" / "keys.db").create()
+    path.touch()
+    with pytest.raises(KeyStoreError, match="cannot be read: Not a directory"):
+        read_whole(path / "keys.db")
 
 
 def test_store_not_created_leaves_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +186,16 @@ def test_error_that_has_ended_the_transaction_itself_is_reported(path: Path) -> 
         database.writing(),
     ):
         database.execute("INSERT OR ROLLBACK INTO keys SELECT * FROM keys")
+
+
+def test_error_of_a_statement_is_explained(path: Path) -> None:
+    make_store(path, "shop")
+    causes = {sqlite3.SQLITE_FULL: "the disk is full", sqlite3.SQLITE_READONLY: "cannot be written"}
+    for code, cause in causes.items():
+        error = sqlite3.OperationalError()
+        error.sqlite_errorcode, error.sqlite_errorname = code, "x"
+        with pytest.raises(KeyStoreError, match=cause), open_store(path):
+            raise error
 
 
 def test_exhausted_descriptors_are_reported(path: Path) -> None:

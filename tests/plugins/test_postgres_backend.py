@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -59,7 +60,7 @@ class Harness:
         await self.inspecting()
         if isinstance(self.lookups, Exception):
             raise self.lookups
-        return self.lookups
+        return replace(self.lookups)
 
     async def probe(self) -> None:
         self.calls.append("probe")
@@ -169,9 +170,10 @@ async def test_server_is_connected_to_once_a_second_while_it_is_down(
             assert harness.count("terminate") == terminated + 1
             before, looked_up = harness.count("open"), harness.count("alice")
             await harness.advance(3)
-            with pytest.raises(Unavailable) as caught:
-                await harness.backend.find(ByNickname("alice"))
-            assert not caught.value.counts_against_breaker
+            lookups = [harness.backend.find(ByNickname("alice")) for _ in range(2)]
+            first, other = await asyncio.gather(*lookups, return_exceptions=True)
+            assert first is not other  # a caller may change its own
+            assert first.counts_against_breaker is False
             assert (harness.count("open") - before, harness.count("alice")) == (3, looked_up)
             assert (harness.available, harness.verified) == (outage - 1, outage - 1)
             harness.repair()
@@ -298,10 +300,8 @@ async def test_rows_of_another_table_are_believed_after_a_check() -> None:
     """One check for all who wait, after which the lookups are repeated."""
     async with serving() as harness:
         harness.rows = REPLACED
-        reason = "the table was replaced by another one"
-        assert (
-            await outcome(harness.backend) == f"unavailable: {reason}"
-        )  # the check finds no change
+        replaced = "unavailable: the table was replaced by another one"
+        assert await outcome(harness.backend) == replaced  # the check finds no change
         assert harness.count("inspect") == 1
         harness.lookups = Lookups({ByNickname: "other", ByCard: "other"}, servers={""})
 

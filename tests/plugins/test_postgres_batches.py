@@ -77,10 +77,7 @@ async def test_each_of_the_lookups_in_a_batch_gets_its_own_result(
         found = await lookups
     null, twice = "the plan of a row is NULL, or empty", "two rows answer one query"
     ends = [each.reason if isinstance(each, Broken) else each for each in found]
-    no_card, no_url = (
-        "the card number of a row is NULL, or empty",
-        "the profile URL of a row is empty",
-    )
+    no_card, no_url = null.replace("plan", "card number"), "the profile URL of a row is empty"
     assert ends[:8] == [DAVE, ALICE, BOB, null, twice, None, no_card, no_url]
     assert ends[8:] == [DAVE, ALICE, BOB, null, twice, None]
 

@@ -208,9 +208,7 @@ async def test_server_that_hangs_at_the_start_is_given_a_second() -> None:
         assert harness.take() == []
 
 
-async def test_position_of_what_is_purged_is_required_and_none_is_enough_until_it_is_known() -> (
-    None
-):
+async def test_position_of_a_purge_is_required_and_nothing_is_stored_until_it_is_known() -> None:
     async with listening() as harness:
         assert harness.required == ["0/1"]
         await harness.advance(3)

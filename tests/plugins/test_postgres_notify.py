@@ -64,7 +64,8 @@ def test_init_prints_sql_that_makes_a_table_without_warnings(
 ) -> None:
     """It can be run again, and ``--apply`` does the same."""
     database.clear()
-    more = ", table: my.people, columns: {nickname: 'a \"nick'}, notify: {channel: it's}"
+    columns = "{nickname: 'a \"nick', profile_url: url}"
+    more = f", table: my.peo'ple, columns: {columns}, notify: {{channel: it's}}"
     path = write_config(tmp_path, database, more)
     database.run("DROP SCHEMA IF EXISTS my CASCADE; CREATE SCHEMA my")
     printed = invoke("postgres", "init", "-c", path)
@@ -74,6 +75,8 @@ def test_init_prints_sql_that_makes_a_table_without_warnings(
     assert (checked.exit_code, checked.stderr) == (0, "")
     collated = "SELECT column_name FROM information_schema.columns WHERE collation_name = 'C'"
     assert database.run(f"{collated} AND table_schema = 'my'") == 'a "nick\ncard_number'
+    functions = "SELECT pronamespace::regnamespace FROM pg_proc WHERE proname LIKE 'peo''ple%'"
+    assert database.run(functions) == "my"
     applied = invoke("postgres", "init", "--apply", "--name", "members", "-c", path)
     assert applied.stdout == APPLIED
 

@@ -116,12 +116,9 @@ async def test_shared_queries_repeat_what_they_do_not_find(database: Database) -
 
 async def test_lookup_without_a_function_is_one_query(database: Database) -> None:
     """Functions of the server itself read no table."""
-    query = (
-        "SELECT lower(nickname) AS nickname, lpad(card_number, 4) AS card_number, plan FROM people"
-    )
-    async with serving(
-        database, by_nickname=f"{query} WHERE nickname = $1", pool={"max": "1"}
-    ) as backend:
+    columns = "lower(nickname) AS nickname, lpad(card_number, 4) AS card_number, plan"
+    query = f"SELECT {columns} FROM people WHERE nickname = $1"
+    async with serving(database, by_nickname=query, pool={"max": "1"}) as backend:
         assert await outcome(backend, ByNickname("bob")) == "not found"
         assert database.count_queries("query LIKE 'SELECT q.%'") == 1
     async with serving(database, **SOURCES["function"], pool={"max": "1"}) as backend:

@@ -139,6 +139,8 @@ def test_missing_permission_is_named(table: PostgresTable) -> None:
         table.load([ALICE])
     table.run("GRANT ALL ON users TO idv; ALTER TABLE users ENABLE ROW LEVEL SECURITY")
     assert_all_fail(table.store(), "row-level security, (add )?ALTER ROLE")
+    with pytest.raises(LookupFailed, match="may not read"):
+        table.store().count()
     assert table.users() == {BOB}
 
 

@@ -90,7 +90,7 @@ class TestConformance(BackendConformance):
 
 
 def test_parameters_of_queries_are_never_logged() -> None:
-    assert not logging.getLogger("aiosqlite").isEnabledFor(logging.DEBUG)
+    assert logging.getLogger("aiosqlite").level > logging.DEBUG
 
 
 START_ERRORS: dict[str, tuple[str | bytes, dict[str, Any], str]] = {

@@ -31,12 +31,14 @@ VIEWS: Mapping[str, str] = {
 }
 NOT_TEXT: Mapping[str, tuple[str, str]] = {
     "real numbers": ("(nickname, card_number, plan)", "12.0, 12.0"),
+    "any numbers": ("(nickname, card_number, plan)", "5, 1, 0), (0.00001, 2, 0), (0.5, 3"),
     "a STRICT table": ("(nickname ANY, card_number ANY, plan TEXT) STRICT", "12, 12"),
     "bytes": ("(nickname TEXT UNIQUE, card_number VARCHAR UNIQUE, plan)", "x'3132', x'3132'"),
     "bytes of UTF-16": ("(nickname TEXT, card_number TEXT, plan)", "x'3132', x'31003200'"),
 }
 TYPES = ["TEXT", "VARCHAR(32)", "INTEGER", "BIGINT", "NUMERIC", "REAL", "DOUBLE", "", "BLOB", "ANY"]
 NICKNAMES = ["alice", "12", "0012", "4000", "1e5", "100000", ".5", "0.5", "5", "5.0", "-1", "1e400"]
+NICKNAMES += ["+5", "1e-5"]
 CARDS = ["4000123412341234", "12", "0012", "100000", "0", "9007199254740993", "9" * 20]
 QUERIES: Sequence[Query] = [*map(ByNickname, NICKNAMES), *map(ByCard, CARDS)]
 STORED: Sequence[Callable[[str], Any]] = [
@@ -74,7 +76,7 @@ def equals(value: Any, query: Query, encoding: str) -> bool:
         return value == text
     if isinstance(value, bytes):
         return value in {text.encode(), text.encode(encoding)}
-    if not re.fullmatch(r"-?[0-9]*(\.[0-9]+)?(e[0-9]+)?", text):  # 0012 may be stored as 12
+    if not re.fullmatch(r"[-+]?[0-9]*(\.[0-9]+)?(e-?[0-9]+)?", text):  # 0012 may be stored as 12
         return False
     return value == Decimal(text) if isinstance(value, int) else value == float(text)
 

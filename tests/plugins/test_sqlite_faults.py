@@ -71,6 +71,8 @@ async def test_written_rows_are_found_and_reported_as_a_change(path: Path, backe
     await backend.check()
     await backend.check()
     assert backend.changes == ["changed"]
+    file_of(backend).is_unmodified = lambda: False  # it is written all the time
+    assert await asyncio.wait_for(backend.find(ABSENT), timeout=60) is None
 
 
 async def test_a_look_under_way_is_not_believed_of_what_came_after_it(
@@ -118,9 +120,8 @@ async def test_a_locked_database_is_unavailable_for_every_caller_at_once(path: P
             asked = [backend.find(query) for query in [KNOWN, ABSENT] * 200]
             async with asyncio.timeout(50):  # one after the other they take 100 s
                 outcomes = await asyncio.gather(*asked, return_exceptions=True)
-            assert {(type(each), str(each)) for each in outcomes} == {
-                (Unavailable, "the database is locked")
-            }
+            expected = {(Unavailable, "the database is locked")}
+            assert {(type(each), str(each)) for each in outcomes} == expected
             await backend.check()
             writer.execute("COMMIT")
             assert await backend.find(KNOWN) == ALICE
@@ -242,15 +243,17 @@ async def test_a_file_damaged_in_place_is_never_not_known(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Before the look and after it; it is logged once, and recovers."""
-    good = path.read_bytes()
+    good, raised = path.read_bytes(), []
     overwrite(path, damage(good))
     with pytest.raises(LookupFailed):
         await backend.find(ABSENT)
     for _ in range(3):
         await backend.check()
         for query in (KNOWN, ABSENT, ByCard("4000123412341234")):
-            with pytest.raises(error):
+            with pytest.raises(error) as caught:
                 await backend.find(query)
+            raised.append(caught.value)
+    assert len({*map(id, raised)}) == 9  # a caller may change its own
     assert len(levels(caplog, logging.ERROR)) == 1
     overwrite(path, good)
     await backend.check()

@@ -129,9 +129,8 @@ def wal(tmp_path: Path) -> Iterator[tuple[Path, sqlite3.Connection]]:
 
 def insert_bob(path: Path) -> None:
     """Write in another process: within one, SQLite shares what it has opened."""
-    code = (
-        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute(sys.argv[2]); c.commit()"
-    )
+    code = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1])"
+    code += "; c.execute(sys.argv[2]); c.commit()"
     command = [sys.executable, "-c", code, path, insert_statement(cells(BOB))]
     subprocess.run(command, check=True)
 
