@@ -207,8 +207,6 @@ class _Database(sqlite3.Connection):
         if self.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
             raise sqlite3.DatabaseError
         ((revision,),) = self.execute("SELECT revision FROM store")
-        if before is None:
-            return None, self.execute(sql), revision
         ids = None
         with suppress(sqlite3.Error):  # raised for an id in the log that is not valid text
             ((first, oldest),) = self.execute(_FIRST_CHANGE, [before])
@@ -216,7 +214,7 @@ class _Database(sqlite3.Connection):
             # rows of the same change may have been removed.
             if first is not None and not first == oldest > 1:
                 ids = {key_id for (key_id,) in self.execute(_CHANGED, [first])}
-        if ids is None:  # the revision belongs to another store, or is too old
+        if ids is None:  # the first read, or the revision is too old or of another store
             return None, self.execute(sql), revision
         return ids, self.execute(f"{sql} WHERE id IN ({_CHANGED})", [first]), revision
 

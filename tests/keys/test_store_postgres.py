@@ -113,8 +113,7 @@ def test_no_keys_are_read_during_a_restore(
     make_store(place, "shop")
     with place.opened(busy_timeout=1.0) as store:
         known = store.api_keys(EMPTY)
-        truncate = "TRUNCATE idv_keys.keys, idv_keys.tokens"
-        database.run(f"{change}; {truncate}")
+        database.run(f"{change}; TRUNCATE idv_keys.keys, idv_keys.tokens")
         with pytest.raises(KeyStoreError, match="missing or disabled trigger"):
             store.api_keys(known)
 

@@ -82,7 +82,8 @@ class Harness:
     async def observe(self) -> None:
         pass
 
-    follows = move = inspecting = observe
+    move = inspecting = observe
+    follows = mock.AsyncMock(side_effect=OSError)
 
     def terminate(self) -> None:
         self.calls.append("terminate")
@@ -326,8 +327,7 @@ async def test_check_goes_on_when_the_lookup_that_began_it_is_out_of_time() -> N
             harness.rows = [ROW]
 
         harness.inspecting = wait_and_repair
-        sql = {ByNickname: "nickname", ByCard: "card"}
-        harness.lookups = Lookups(sql, servers={"another"})
+        harness.lookups = replace(harness.lookups, servers={"another"})
         harness.rows = REPLACED
         for _ in range(3):
             waiting = asyncio.create_task(harness.backend.find(ByNickname("alice")))
@@ -364,8 +364,7 @@ async def test_not_found_of_a_server_that_was_not_checked_is_not_believed() -> N
         reason = "the server has not been checked yet"
         assert await outcome(harness.backend) == f"unavailable: {reason}"
         assert harness.count("inspect") == 1
-        sql = {ByNickname: "nickname", ByCard: "card"}
-        harness.lookups = Lookups(sql, servers={"b"})
+        harness.lookups = replace(harness.lookups, servers={"b"})
         assert await outcome(harness.backend) == "not found"
         assert harness.count("inspect") == 2
         result = Result([ROW], origin="a")

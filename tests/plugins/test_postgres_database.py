@@ -30,7 +30,6 @@ class Connection:
         self.driver = driver
         self.done: list[str] = []
         self.ended = False
-        self.address = ""
         self.standby: object = "unknown"
 
     def __enter__(self) -> Self:

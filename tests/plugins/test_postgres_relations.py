@@ -90,9 +90,8 @@ async def test_name_that_means_another_table_is_an_error_until_it_is_repaired(
         await asyncio.to_thread(database.run, f"DROP SCHEMA {ROLE} CASCADE")
         await until(lambda: backend.problem is None)
         assert await outcome(backend) == "found"
-    errors = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
-    assert len(errors) == 1
-    assert "name the schema in the option `table`" in errors[0]
+    (error,) = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert "name the schema in the option `table`" in error
 
 
 async def test_name_in_several_schemas_is_a_warning_and_an_error_if_the_first_is_empty(

@@ -299,6 +299,10 @@ def test_trigger_that_cannot_be_trusted_is_not_run(table: SqliteTable) -> None:
     table.run(f"CREATE TRIGGER unsafe AFTER INSERT ON users BEGIN {query}; END")
     with pytest.raises(LookupFailed, match="that trusted_schema = OFF forbids"):
         table.load([ALICE], "merge")
+    own = "CREATE TRIGGER own BEFORE INSERT ON users BEGIN SELECT RAISE(ABORT, 'alice'); END"
+    table.run(f"DROP TRIGGER unsafe; {own}")
+    with pytest.raises(Broken, match=r"^a trigger refuses the users$"):
+        table.load([ALICE], "merge")
     assert table.users() == set()
 
 
