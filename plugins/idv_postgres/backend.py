@@ -228,9 +228,8 @@ class PostgresBackend(Backend[PostgresOptions]):
     async def _monitor(self) -> None:
         """While connected, probe the server or check the table. While down, connect again."""
         while True:
-            if self._availability.state is not State.DOWN:
-                with suppress(LookupFailed):
-                    await self._watch()
+            with suppress(LookupFailed):
+                await self._watch()
             await asyncio.sleep(self.retry_interval)
             if self._availability.state is State.DOWN:
                 try:
