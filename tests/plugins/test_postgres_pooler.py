@@ -9,7 +9,6 @@ from unittest import mock
 import asyncpg
 import pytest
 from asyncpg.exceptions import InFailedSQLTransactionError
-from asyncpg.prepared_stmt import PreparedStatement
 from pydantic import SecretStr
 
 from idv_postgres.backend import PostgresBackend
@@ -143,7 +142,7 @@ async def test_statement_is_prepared_again_after_a_change_of_its_table_and_few_a
                 await connection.fetch_prepared("SELECT * FROM users")
         assert await connection.fetch_prepared("SELECT * FROM users") == [(*after, None)]
         fetch = mock.AsyncMock(side_effect=[asyncpg.OutdatedSchemaCacheError("x"), ["row"]])
-        with mock.patch.object(PreparedStatement, "fetch", fetch):
+        with mock.patch.object(asyncpg.prepared_stmt.PreparedStatement, "fetch", fetch):
             assert await connection.fetch_prepared("SELECT * FROM users") == ["row"]
         for number in range(100):
             assert await connection.fetch_prepared(f"SELECT {number}") == [(number,)]
