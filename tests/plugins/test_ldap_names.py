@@ -102,7 +102,8 @@ async def test_absent_is_not_concluded_from_another_name(
     ("filter_", "refused"),
     [
         ("(|(uid={nickname})(labeledURI;lang-en:dn:=@{nickname}))", "labeledURI"),
-        ("(homePage={nickname})", "homePage"),
+        ("(HomePage={nickname})", "HomePage"),
+        ("(|(homePage:caseIgnoreMatch:={nickname})(homePage=@{nickname}))", "homePage"),
         ("(firstHomePage={nickname})", "firstHomePage"),
         ("(&(!(homePage=x))(labeledURI:caseIgnoreMatch:={nickname}))", None),
     ],
