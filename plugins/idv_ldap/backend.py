@@ -73,9 +73,8 @@ class LdapBackend(Backend[LdapOptions]):
             raise DegradedStartError(f"backend {self.name}: {error.reason}") from None
         except LookupFailed as error:
             raise StartError(f"backend {self.name}: {error.reason}") from None
-        if self.problem is None:
-            with suppress(TimeoutError):  # a slow search must not delay the start
-                await asyncio.wait_for(self._warn_of_unseen(), self.options.connect_timeout)
+        with suppress(TimeoutError):  # a slow search must not delay the start
+            await asyncio.wait_for(self._warn_of_unseen(), self.options.connect_timeout)
 
     async def _warn_of_unseen(self) -> None:
         """Log a warning for each configured attribute without a readable value in any entry."""

@@ -43,7 +43,6 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
     bind = options.bind
     refusal = _try_tls(options, uri) if options.uses_tls(uri) else None
     handle = ldap.initialize(uri)
-    handle.timeout = options.connect_timeout
     _set_options(handle, options, uri)
     try:
         if options.start_tls:
@@ -103,7 +102,6 @@ def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
     For a TLS connection, this takes 10 ms, because libldap reads the trusted certificates.
     """
     values: dict[int, Any] = {
-        ldap.OPT_PROTOCOL_VERSION: 3,
         ldap.OPT_REFERRALS: 0,
         ldap.OPT_DEREF: ldap.DEREF_NEVER,
         ldap.OPT_NETWORK_TIMEOUT: options.connect_timeout,
@@ -119,7 +117,7 @@ def _set_options(handle: Any, options: LdapOptions, uri: str) -> None:
             ldap.OPT_X_TLS_PROTOCOL_MIN: _TLS_1_2,
             ldap.OPT_X_TLS_CACERTFILE: str(tls.ca_file or paths.cafile or paths.openssl_cafile),
         }
-        if tls.cert_file is not None and tls.key_file is not None:
+        if tls.cert_file is not None:
             values[ldap.OPT_X_TLS_CERTFILE] = str(tls.cert_file)
             values[ldap.OPT_X_TLS_KEYFILE] = str(tls.key_file)
         values[ldap.OPT_X_TLS_NEWCTX] = 0  # last, since it applies the other TLS options
@@ -230,7 +228,7 @@ class BoundConnection:
 
     def _on_readable(self) -> None:
         while not self.lost.done():
-            result, failure = None, None
+            failure = None
             try:
                 kind, result, number, _ = self._handle.result3(ldap.RES_ANY, 1, 0)
             except ldap.LDAPError as error:
@@ -249,7 +247,7 @@ class BoundConnection:
             if failure is not None:
                 future.set_exception(failure)
             else:
-                future.set_result(result or [])
+                future.set_result(result)
 
 
 def _number_of(error: Exception) -> int | None:

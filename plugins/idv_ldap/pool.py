@@ -103,7 +103,6 @@ class ConnectionPool:
         self._failure = Unavailable("the backend is closed")
         for connection in self._open:
             connection.lose(self._failure)
-        self._open.clear()
 
     async def _keep(self, connection: BoundConnection | None) -> None:
         """Keep one connection open: replace it each time that it is lost or old."""

@@ -57,7 +57,7 @@ class Refusals:
         """
         until, pause, reason = self._read(_hash(options))
         if pause and self._timer() < until:
-            raise Refused(reason.rstrip(b"\0").decode(errors="ignore"))
+            raise Refused(reason.rstrip(b"\0").decode())
         return pause
 
     @contextmanager
