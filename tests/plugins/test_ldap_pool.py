@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,6 +54,8 @@ class Handle:
 
     def abandon_ext(self, number: int) -> None:
         self.abandoned.append(number)
+        if self.error is not None:
+            raise self.error
 
     def result3(self, *_: object) -> tuple[object, object, object, object]:
         if not self.results:
@@ -97,10 +100,15 @@ async def test_filter_that_is_not_valid_leaves_the_connection() -> None:
         with pytest.raises(Broken, match="the filter is not valid"):
             await find(connection)
         assert not handle.is_closed
+        assert not os.get_blocking(handle.fileno())
         handle.error = ldap.SERVER_DOWN()
         with pytest.raises(LookupFailed, match="the connection was lost"):
             await find(connection)
         assert handle.is_closed
+        handle.error = RuntimeError("the handle is closed")
+        with pytest.raises(Unavailable, match="the connection was lost") as caught:
+            await connection.first("(uid=*)")
+        assert caught.value.counts_against_breaker
 
 
 @pytest.mark.parametrize("responds", [True, False])
@@ -109,16 +117,23 @@ async def test_search_that_is_cancelled_is_abandoned_if_the_server_responds_at_a
 ) -> None:
     """Otherwise the connection is."""
     with connected() as (connection, handle):
-        slow, other = await begin(connection), await begin(connection)
+        slow, other, late = [await begin(connection) for _ in range(3)]
         if responds:
             handle.results = [(2, [ENTRY])]
             connection._on_readable()  # noqa: SLF001 - the socket is readable once more
             assert await other == [ENTRY[1]]
+        handle.error = ldap.SERVER_DOWN()  # of an abandon request
         slow.cancel()
-        await asyncio.wait([slow, other], timeout=5)
-        assert handle.abandoned == [1] * responds
+        late.cancel()
+        await asyncio.wait([slow, other, late], timeout=5)
+        assert slow.cancelled()
+        handle.results = [(1, [ENTRY])]  # too late
+        connection._on_readable()  # noqa: SLF001 - the socket is readable once more
+        assert slow.cancelled()
+        assert handle.abandoned == [1, 3] * responds
         assert handle.is_closed is not responds
         assert (other.exception() is None) is responds
+        assert connection.in_flight == 0
 
 
 async def test_result_of_a_search_that_was_just_cancelled_delays_no_other() -> None:
@@ -162,6 +177,7 @@ class Servers:
     def __init__(self) -> None:
         self.errors: dict[str, Exception] = {}
         self.being_loaded: set[str] = set()
+        self.names: list[str] = []
         self.handles: list[Handle] = []
         self.times_available = 0
 
@@ -172,7 +188,8 @@ class Servers:
             raise Unavailable("the server is a replica that is being loaded")
         handle = Handle()
         self.handles.append(handle)
-        return handle, {}, uri not in self.being_loaded, uri
+        name = self.names.pop(0) if self.names else uri
+        return handle, {}, uri not in self.being_loaded, name
 
     def count_available(self) -> None:
         self.times_available += 1
@@ -209,10 +226,17 @@ async def test_outage_of_all_servers_and_its_end(
     await until(lambda: backend.problem == "connecting failed with RuntimeError")
     assert servers.times_available == 0
     servers.errors.clear()
-    await until(lambda: backend.problem is None)
-    assert servers.times_available > 0
+    await until(lambda: servers.times_available == 2)
+    assert backend.problem is None
     assert ["trying again every" in each for each in caplog.messages[:3]] == [True, True, False]
     assert "connected to" in caplog.messages[2]
+    caplog.clear()
+    servers.errors = {FIRST: RuntimeError()}  # the next outage is logged, too
+    for each in servers.handles:
+        each.error = ldap.SERVER_DOWN()
+    with pytest.raises(LookupFailed):
+        await backend.find(ByNickname("alice"))
+    await until(lambda: "RuntimeError; trying again" in caplog.text)
     await backend.close()
 
 
@@ -241,31 +265,54 @@ async def test_refused_credentials_are_reported_and_shown_to_no_other_server(
     await opened.close()
 
 
-async def test_replaced_connections_are_closed(servers: Servers) -> None:
-    opened = servers.pool(max_age="1ms")
+async def test_failure_of_one_connection_is_reported_if_it_is_permanent(
+    servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = servers.pool()
     await opened.open()
-    await until(lambda: len(servers.handles) >= 20)
-    assert sum(not each.is_closed for each in servers.handles) <= 4
+    await until(lambda: servers.times_available == 1)
+    servers.errors = {FIRST: ldap.BUSY(), SECOND: ldap.SERVER_DOWN()}
+    opened._open[0].lose(Unavailable("the test cuts it"))  # noqa: SLF001 - connections of which no lookup tells
+    await until(lambda: "busy" in opened.attempts[FIRST])
+    servers.errors[FIRST] = ldap.NO_SUCH_OBJECT()
+    await until(lambda: caplog.messages)
+    assert caplog.messages[0].endswith("; trying again every 60 s")
     await opened.close()
+
+
+async def test_only_connections_to_a_later_server_are_replaced_soon_and_closed(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "RETURN_INTERVAL", 0.001)
+    steady, moving = servers.pool(), servers.pool()
+    await steady.open()
+    await until(lambda: servers.times_available == 1)
+    servers.errors = {FIRST: ldap.SERVER_DOWN()}
+    await moving.open()
+    await until(lambda: len(servers.handles) >= 20)
+    assert not any(each.is_closed for each in servers.handles[:2])
+    assert sum(not each.is_closed for each in servers.handles[2:]) <= 4
+    assert len(moving._open) <= 4  # noqa: SLF001 - connections of which no lookup tells
+    await steady.close()
+    await moving.close()
     # Two may be on their way; the library closes them.
     assert sum(not each.is_closed for each in servers.handles) <= 2
 
 
-async def test_search_is_repeated_by_the_other_connection_if_the_first_is_lost(
-    servers: Servers,
+@pytest.mark.parametrize(("names", "sent"), [("aa", [1, 1]), ("ba", [0, 2])])
+async def test_searches_use_one_server_behind_a_balancer_and_its_less_busy_connection(
+    servers: Servers, names: str, sent: list[int]
 ) -> None:
-    opened = servers.pool()
+    servers.names = [*names]
+    opened = servers.pool(uris=[FIRST])
     await opened.open()
-    await until(lambda: servers.times_available == 1)  # the second is in use, too
-    first, second = servers.handles
-    first.error = ldap.SERVER_DOWN()
-    second.results.append((1, [ENTRY]))
-    search = asyncio.create_task(opened.search(find))
-    await until(lambda: second.sent == 1)
-    second.wake()
-    assert await search == [ENTRY[1]]
-    assert first.is_closed
+    await until(lambda: servers.times_available == 1)
+    running = [asyncio.create_task(opened.search(find)) for _ in sent]
+    await until(lambda: sum(each.sent for each in servers.handles) == 2)
+    assert [each.sent for each in servers.handles] == sent
     await opened.close()
+    await asyncio.wait(running)
+    assert "the backend is closed" in str(running[0].exception())
 
 
 async def test_search_is_repeated_by_a_new_connection_if_both_are_lost(servers: Servers) -> None:
@@ -276,14 +323,15 @@ async def test_search_is_repeated_by_a_new_connection_if_both_are_lost(servers: 
 
     async def find_by_third(connection: BoundConnection) -> str:
         nonlocal lost
-        if lost == 2:
-            return "found"
         lost += 1
+        if lost == 3:
+            raise Broken("the entry is invalid")  # which another connection would not change
         connection.lose(failure := Unavailable("the connection was lost"))
         await until(lambda: servers.times_available == lost + 1)
         raise failure
 
-    assert await opened.search(find_by_third) == "found"
+    with pytest.raises(Broken, match="the entry is invalid"):
+        await opened.search(find_by_third)
     await opened.close()
 
 
@@ -343,6 +391,7 @@ class Directory:
 
     async def search(self, filter_: str, _attributes: list[str]) -> list[dict[str, list[bytes]]]:
         self.searches += 1
+        await asyncio.sleep(0)
         return [self.found[filter_]] if filter_ in self.found else []
 
     async def first(
@@ -387,8 +436,14 @@ async def test_evidence_is_of_a_second_and_a_tree_that_had_entries_is_not_empty(
     assert directory.searches == 3  # none of them for evidence
     clock = LoopClock()
     clock.forward(1.0)
-    assert await search.find(directory, "alice") is None
-    assert directory.searches == 5
+    both = await asyncio.gather(*(search.find(directory, "alice") for _ in range(2)))
+    assert both == [None, None]
+    assert directory.searches == 6
+    with pytest.raises(Broken, match=FINDS_NOTHING):
+        await search.find(Directory({ANY: {}}), "alice")  # evidence is of one connection
+    directory.found = {"(uid=*)": ALICE, "(uid=alice)": ALICE}
+    clock.forward(1.0)
+    assert await search.find(directory, "carol") is None  # bob was removed
     directory.found = {ANY: {}}
     clock.forward(1.0)
     with pytest.raises(Broken, match=FINDS_NOTHING):
