@@ -11,8 +11,6 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis, RedisCluster
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as NotConnected
 from redis.exceptions import ReadOnlyError
 
@@ -43,7 +41,6 @@ class Client:
         self._settings: dict[str, Any] = {
             # With RESP 3, redis-py would reuse an idle connection with unread data.
             "protocol": 2,
-            "retry": Retry(NoBackoff(), 0),
             "socket_connect_timeout": timeout,
             "socket_timeout": timeout,
         }

@@ -25,7 +25,6 @@ _OF_CLUSTER: _Reasons = (
 _REASONS: _Reasons = (
     # The first match counts. MasterDownError is a ClusterDownError, most others ConnectionErrors.
     (exceptions.AuthenticationError, Broken, "the server refuses the user or password in the url"),
-    (exceptions.AuthorizationError, Broken, "the server refuses the user or password in the url"),
     (
         exceptions.NoPermissionError,
         Broken,
