@@ -88,6 +88,9 @@ async def test_the_users_of_a_node_without_its_data_are_unavailable(cluster: Red
         assert layout_reads(cluster, lost) - before < 10  # not after each failure
         cluster.restart(lost)
         assert await results(*queries) == without
+        async with open_backends([backend_of(cluster)]) as (other,):
+            problem = f"node 127.0.0.1:{lost.port}: the key ready:{{…}} is missing, "
+            assert str(other.problem).startswith(problem)
         orphan = next(
             ByCard(user.card_number)
             for user in USERS

@@ -64,6 +64,11 @@ def test_node_of_a_cluster_that_was_not_there_at_the_start_needs_its_run_id() ->
     older = "node h:2: the key ready:{…} is older than the last restart, failover or slot move"
     assert (problem or "").startswith(older)
     assert keys.problem(key, NEXT_RUN.encode(), info(NEXT_RUN), "h:2") is None
+    # A repeated check changes nothing, nor does the marker of another slot.
+    assert keys.problem(key, b"1", info(NEXT_RUN, maxmemory_policy="noeviction"), "h:1")
+    for each in (key, "ready:{@AAB}"):
+        assert keys.problem(each, b"", info(NEXT_RUN), "h:2")
+    assert keys.problem(key, b"1", info(NEXT_RUN), "h:2") is None
 
 
 RECORD = {b"nickname": b"alice", b"card_number": b"1", b"plan": b"Free"}
@@ -71,8 +76,18 @@ REPLICA = "unavailable: the server is a replica and may lack users"
 CONFIRMED: dict[str, tuple[str, list[Any], list[dict[bytes, bytes]], str]] = {
     "all are loaded": ("master", [b"1", {}, b"1"], [{}], "not found"),
     "replica": ("slave", [b"1", {}, b"1"], [{}], REPLICA),
-    "ready was set after the read": ("master", [None, {}, b"1"], [{}], f"unavailable: {MISSING}"),
-    "ready was lost after the read": ("master", [b"1", {}, None], [{}], f"unavailable: {MISSING}"),
+    "ready was set after the read": (
+        "master",
+        [None, {}, b"1"],
+        [{}],
+        "unavailable: the key idv:ready is missing",
+    ),
+    "ready was lost after the read": (
+        "master",
+        [b"1", {}, None],
+        [{}],
+        "unavailable: the key idv:ready is missing",
+    ),
     "user was added": ("master", [b"1", RECORD, b"1"], [{}, RECORD], "found"),
     "user was added and removed": (
         "master",
@@ -97,9 +112,9 @@ async def test_lookup_without_a_result_is_confirmed(
             return {"INFO": server, "GET": b"1"}.get(command) or records.pop(0)
 
         async def execute_all(self, *commands: tuple[str, ...]) -> list[Any]:
-            assert commands[1] == ("HGETALL", "user:alice")
+            assert commands[1] == ("HGETALL", "idv:user:alice")
             return [*replies, server, {}, {}]
 
-    backend: Any = make_backend(RedisBackend, Path(), url="redis://h")
+    backend: Any = make_backend(RedisBackend, Path(), url="redis://h", prefix="idv:")
     backend._client = Scripted()  # noqa: SLF001 - a server that is scripted
     assert (await outcome(backend)).startswith(expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -31,6 +31,7 @@ class Played:
         self.asked = 0
         self.connected: list[str] = []
         self.gate = asyncio.Event()
+        self.closed = 0
 
     def from_url(self, url: str, **_: Any) -> PlayedServer:
         server = PlayedServer(self, int(url[-1]) if url.startswith("redis://s") else None)
@@ -67,7 +68,9 @@ class PlayedServer:
         pass
 
     async def aclose(self) -> None:
-        pass
+        if self.place is None:
+            self.played.closed += 1
+            raise ConnectionError
 
 
 @pytest.fixture
@@ -89,7 +92,8 @@ async def following(played: Played, *said: Said, url: str = "redis://h") -> Asyn
         await client.execute("PING")
         yield client
     finally:
-        await client.close()
+        with suppress(ConnectionError):
+            await client.close()
 
 
 FOLLOWED: dict[str, tuple[list[tuple[Said, Said]], str]] = {
@@ -128,6 +132,7 @@ async def test_reply_of_a_server_that_is_the_primary_no_more_does_not_count(play
         with pytest.raises(Unavailable, match="another server has become the primary") as caught:
             await running
         assert not caught.value.counts_against_breaker
+        assert played.closed == 1
 
 
 async def test_no_server_is_asked_before_a_sentinel_responds(played: Played) -> None:
