@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import pytest
 
@@ -23,13 +23,17 @@ def options(password: str = "wrong", **changed: object) -> LdapOptions:
     return LdapOptions.model_validate({**given, "bind": bind, **changed})
 
 
-def refuse(refusals: Refusals, credentials: LdapOptions) -> None:
+def refuse(refusals: Refusals, credentials: LdapOptions) -> AbstractContextManager[None]:
     with pytest.raises(Refused, match="no"), refusals.attempt(credentials):
         raise Refused("no")
+    return nullcontext()
 
 
-def test_pause_grows_to_an_hour_and_is_of_these_credentials_alone() -> None:
+def test_pause_grows_to_an_hour_and_is_of_these_credentials_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """An attempt that remains undetermined leaves its length."""
+    monkeypatch.setattr("idv_ldap.refusals._PLACES", 1)  # the record of all credentials
     clock = Ticker()
     refusals = Refusals(clock)
     for minutes in (1, 10, 60, 60):
@@ -39,6 +43,7 @@ def test_pause_grows_to_an_hour_and_is_of_these_credentials_alone() -> None:
             with pytest.raises(Refused, match=r"^no$"):
                 check(options(uris=URIS[::-1]))
         refusals.check(options("another"))
+        refusals.check(options(bind={"dn": "cn=another", "password": "wrong"}))
         clock.now += 1
         refusals.check(options())
         with pytest.raises(TimeoutError), refusals.attempt(options()):
@@ -50,40 +55,12 @@ def test_pause_grows_to_an_hour_and_is_of_these_credentials_alone() -> None:
     refusals.check(options())
 
 
-def test_refusal_of_one_process_pauses_the_others() -> None:
-    refusals = Refusals()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            refuse(refusals, options())
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    with pytest.raises(Refused, match="no"):
-        refusals.check(options())
-
-
-def test_refused_credentials_are_used_in_another_process_after_the_pause() -> None:
-    clock = Ticker()
-    refusals = Refusals(clock)
-    refuse(refusals, options())
-    clock.now += 60
-    pid = os.fork()
-    if pid == 0:
-        try:
-            use(refusals)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
 @contextmanager
-def used_elsewhere(refusals: Refusals) -> Iterator[None]:
+def used_elsewhere(refusals: Refusals, *, is_refused: bool = False) -> Iterator[None]:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        with refusals.attempt(options()):
+        with refuse(refusals, options()) if is_refused else refusals.attempt(options()):
             os.write(writing, b"x")
             threading.Event().wait()
     os.read(reading, 1)
@@ -99,6 +76,16 @@ def used_elsewhere(refusals: Refusals) -> Iterator[None]:
 def use(refusals: Refusals, password: str = "wrong") -> None:
     with refusals.attempt(options(password)):
         pass
+
+
+def test_refusal_of_one_process_pauses_the_others_and_leaves_no_lock() -> None:
+    clock = Ticker()
+    refusals = Refusals(clock)
+    with used_elsewhere(refusals, is_refused=True):
+        with pytest.raises(Refused, match="no"):
+            refusals.check(options())
+        clock.now += 60
+        use(refusals)
 
 
 def test_credentials_are_used_in_one_process_at_a_time_until_it_ends() -> None:

@@ -17,7 +17,8 @@ from redis.exceptions import TimeoutError as ReadTimeoutError
 import idv_redis
 from idv_redis.backend import RedisBackend
 from idv_redis.errors import to_lookup_failed
-from idv_redis.options import NOT_INSTALLED
+from idv_redis.options import NOT_INSTALLED, RedisCacheOptions
+from idv_redis.shared_cache import RedisSharedCache
 from support.databases.redis_server import (
     ALICE,
     BOB,
@@ -32,6 +33,7 @@ from tornado_idv import (
     Broken,
     ByCard,
     ByNickname,
+    LookupFailed,
     Query,
     StartError,
     Step,
@@ -88,6 +90,9 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(StartError, match=re.escape(NOT_INSTALLED)):
         backend_of(UNREACHABLE)
+    given = {"kind": "redis", "url": UNREACHABLE, "secret": "s" * 32}
+    with pytest.raises(StartError, match=re.escape(f"shared_cache: {NOT_INSTALLED}")):
+        RedisSharedCache(RedisCacheOptions.model_validate(given))
 
 
 @pytest.mark.parametrize(
@@ -211,26 +216,23 @@ BROKEN: dict[str, tuple[tuple[str | bytes, ...], Query, str]] = {
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "expected"),
     [
-        RuntimeError("unable to perform operation; the handler is closed"),  # of uvloop
-        ConnectionResetError(),
-        ResponseError("BUSY Redis is busy running a script."),
-        OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
-        MasterDownError("Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
+        (RuntimeError("the handler is closed"), (Unavailable, False)),  # of uvloop
+        (ConnectionResetError(), (Unavailable, False)),
+        (ResponseError("BUSY Redis is busy running a script."), (Unavailable, True)),
+        (OutOfMemoryError("used memory > 'maxmemory'."), (Unavailable, False)),
+        (MasterDownError("Link with MASTER is down"), (Unavailable, False)),
+        (ReadTimeoutError("no reply"), (Unavailable, True)),
+        (NoPermissionError("NOPERM"), (Broken, True)),
     ],
 )
-def test_an_error_that_passes_is_no_defect(error: Exception) -> None:
-    assert isinstance(to_lookup_failed(error), Unavailable)
-
-
-@pytest.mark.parametrize(
-    ("error", "counts"),
-    [(NoPermissionError(), True), (ReadTimeoutError(), True), (RuntimeError(), False)],
-)
-def test_result_of_a_call_counts_for_the_circuit_breaker(error: Exception, *, counts: bool) -> None:
+def test_error_that_passes_is_no_defect_and_a_response_counts_for_the_circuit_breaker(
+    error: Exception, expected: tuple[type[LookupFailed], bool]
+) -> None:
     """An error that the server sends resets the number of failures, and ends a probe."""
-    assert to_lookup_failed(error).counts_against_breaker is counts
+    failure = to_lookup_failed(error)
+    assert (type(failure), failure.counts_against_breaker) == expected
 
 
 @pytest.mark.parametrize(("command", "query", "reason"), list(BROKEN.values()), ids=list(BROKEN))

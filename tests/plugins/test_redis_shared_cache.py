@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-import idv_redis
 from idv_redis.options import RedisCacheOptions
 from idv_redis.shared_cache import RedisSharedCache, Sealer
 from support.databases.redis_replicas import SECRET, replicas
@@ -21,7 +19,7 @@ from support.http.metrics import scrape
 from support.processes.admin import ask_admin
 from support.processes.process import Invoke, eventually
 from support.processes.service import CONFIG, USERS, Client, serving
-from tornado_idv import ByCard, ByNickname, Purge, Query, SharedAnswer, SharedResult, StartError
+from tornado_idv import ByCard, ByNickname, Purge, Query, SharedAnswer, SharedResult
 from tornado_idv.interfaces.backend import BreakerOptions
 
 pytestmark = pytest.mark.slow
@@ -167,15 +165,6 @@ async def test_a_server_that_is_down_at_the_start_is_used_when_it_is_there(
 
 
 OPTIONS = {"kind": "redis", "url": "redis://h", "secret": SECRET}
-
-
-def test_a_missing_library_is_reported_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delattr(idv_redis, "client", raising=False)
-    monkeypatch.setitem(sys.modules, "idv_redis.client", None)
-    with pytest.raises(StartError, match="shared_cache: redis is not installed; install it"):
-        RedisSharedCache(RedisCacheOptions.model_validate(OPTIONS))
 
 
 @pytest.mark.parametrize(
