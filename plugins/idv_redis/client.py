@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as NotConnected
 from redis.exceptions import ReadOnlyError
 
 from idv_redis.errors import to_lookup_failed
-from idv_redis.options import RedisServer, check_url
+from idv_redis.options import RedisServer
 from tornado_idv import Unavailable
 
 _Reply = TypeVar("_Reply")
@@ -116,7 +116,6 @@ class Client:
         """Return the client. If the URL has changed in its file, replace the client."""
         url = self._server.url.get_secret_value()
         if url != self._url:
-            check_url(self._server.url)
             await self.close()
             self._url = url
         if self._server.sentinels:
