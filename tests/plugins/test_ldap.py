@@ -451,16 +451,6 @@ def test_recipe_for_entries_with_several_uids(
     assert done.exit_code == (1 if nickname is None else 0)
 
 
-@pytest.mark.parametrize("scheme", ["ldap", "ldaps"])
-def test_check_warns_of_a_server_that_is_away(invoke: Invoke, tmp_path: Path, scheme: str) -> None:
-    canary = {"nickname": "@carol", "card_number": "3"}
-    path = config_file(tmp_path, uris=[f"{scheme}://127.0.0.1:{free_port()}"], canary=canary)
-    done = invoke("check", "-c", path)
-    assert done.exit_code == 0
-    assert "the server cannot be reached" in done.output
-    assert "certificate" not in done.output
-
-
 @pytest.mark.parametrize(
     ("scheme", "options", "workers"),
     [

@@ -1,9 +1,10 @@
 """Replicas that are being loaded, trees of several servers, and a handshake that hangs."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from support.databases.ldap_server import (
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from support.http.tcp_relay import Relay, relaying
-from tornado_idv import ByNickname
+from tornado_idv import ByNickname, Unavailable
 from tornado_idv.kit.testing import make_backend
 from tornado_idv.registry import open_backends
 
@@ -126,28 +127,16 @@ async def test_context_csn_is_not_required_of(
         assert await outcome(backend, ByNickname("bob")) == "not found"
 
 
-def test_context_csn_is_that_of_the_longest_suffix() -> None:
+def test_context_csn_is_that_of_the_longest_suffix_and_a_controller_is_synchronized() -> None:
     root = {"namingContexts": [b"dc=org", b"dc=x,dc=org"], "objectClass": [b"top"]}
-    root["supportedControl"] = [b"1.3.6.1.4.1.4203.1.9.1.1"]
+    root |= {"supportedControl": [b"1.3.6.1.4.1.4203.1.9.1.1"], "isSynchronized": [b"TRUE"]}
     entries = {"": root, "dc=org": {}, "dc=x,dc=org": {"contextCSN": [b"1"]}}
     handle = SimpleNamespace(search_s=lambda name, *_: [(name, entries[name])])
     for base_dn, expected in (("ou=a,dc=x,dc=org", True), ("ou=a,dc=org", False), ("", False)):
         assert check_loaded(handle, base_dn, is_replica=None) is expected
-
-
-@pytest.mark.parametrize(("value", "expected"), [("FALSE", "unavailable"), ("TRUE", "not found")])
-async def test_controller_that_has_not_replicated_all_is_not_used(
-    make: START, tmp_path: Path, value: str, expected: str
-) -> None:
-    root = tmp_path / "root.ldif"
-    root.write_text(f"dn:\nobjectClass: top\nisSynchronized: {value}\n")
-    schema = (
-        "attributetype ( 1.2.840.113556.1.4.9999 NAME 'isSynchronized' "
-        "SYNTAX 1.3.6.1.4.1.1466.115.121.1.7 )\n"
-    )
-    server = make(ALICE, options=f"{schema}rootDSE {root}")
-    async with open_backends([backend_of(server)]) as (backend,):
-        assert str(await outcome(backend, ByNickname("bob"))).startswith(expected)
+    root["isSynchronized"] = [b"FALSE"]
+    with pytest.raises(Unavailable, match="is a replica that is being loaded"):
+        check_loaded(handle, "dc=x,dc=org", is_replica=False)
 
 
 class HangingOnce(Relay):
@@ -178,6 +167,23 @@ async def test_handshake_that_hangs_does_not_block_the_next_attempt(
             await until(lambda: backend.problem is None)
             assert await outcome(backend, ByNickname("alice")) == "found"
             await until(lambda: len(backend._pool._open) == 2)  # noqa: SLF001 - connections of which no lookup tells
+
+
+@pytest.mark.parametrize("scheme", ["ldap", "ldaps"])
+@pytest.mark.parametrize("accepts", [True, False])
+async def test_server_that_hangs_is_left_after_the_timeout_of_a_step(
+    make: START, monkeypatch: pytest.MonkeyPatch, scheme: str, *, accepts: bool
+) -> None:
+    monkeypatch.setattr(pool, "_STEPS", 1000)
+    server = make(ALICE)
+    with socket.create_server(("127.0.0.1", 0), backlog=int(accepts)) as hung, ExitStack() as stack:
+        port = hung.getsockname()[1]
+        if not accepts:
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        uris = [f"{scheme}://127.0.0.1:{port}", server.uri]
+        async with open_backends([backend_of(uris=uris, connect_timeout="500ms")]) as (backend,):
+            await until(lambda: backend.problem is None)
+            assert await outcome(backend, ByNickname("alice")) == "found"
 
 
 async def test_bind_that_hangs_stops_no_other_thread(make: START) -> None:

@@ -91,6 +91,7 @@ async def test_a_reconnection_during_which_nothing_was_purged_keeps_what_is_cach
             compared.set()
 
         monkeypatch.setattr(first.cache, "_compare", compare_and_note)  # nothing tells its end
+        monkeypatch.setattr("idv_redis.shared_cache._PAUSE", 60.0)  # it connects at once
         monkeypatch.setattr(RedisSharedCache, "interval", 60.0)
         server.run("CLIENT", "KILL", "TYPE", "pubsub")
         purge = Purge(queries=(BOB,))
@@ -106,9 +107,11 @@ async def test_another_primary_purges_everything_everywhere(
 ) -> None:
     """Others may have left the old one before the last purge that it received."""
     async with replicas(server) as (first, second):
+        generation = server.run("HGET", first.cache._marks, "generation")  # noqa: SLF001 - what another service has written
         first.cache._client.primary = "old:1"  # noqa: SLF001 - what another service has written
         await until(lambda: first.cache._primary == "old:1")  # noqa: SLF001 - what another service has written
         assert "another server has become the primary" in caplog.text  # messages go there, too
+        assert server.run("HGET", first.cache._marks, "generation") == generation  # noqa: SLF001 - what another service has written
         first.cache._client.primary = "new:1"  # noqa: SLF001 - what another service has written
         await second.wait_for(Purge())
 

@@ -51,11 +51,6 @@ def test_ready_is_valid_in_its_term(seen: list[tuple[str, ...]], expected: str |
     assert (problem and problem.partition(",")[0]) == expected
 
 
-def test_evictions_are_a_problem_whatever_ready_is() -> None:
-    problem = ReadyKeys().problem("ready", RUN.encode(), info(evicted_keys="1"))
-    assert (problem or "").startswith("the server has evicted keys, and users may be among them")
-
-
 def test_node_of_a_cluster_that_was_not_there_at_the_start_needs_its_run_id() -> None:
     """It may be a replica that was promoted; the tag of the key is not shown."""
     keys, key = ReadyKeys(), "ready:{@AAA}"

@@ -133,6 +133,11 @@ async def test_reply_of_a_server_that_is_the_primary_no_more_does_not_count(play
             await running
         assert not caught.value.counts_against_breaker
         assert played.closed == 1
+        with suppress(ConnectionError):
+            await client.close()  # as after a change of the password
+        await client.execute("PING")
+        await played.say((3, OTHER), (3, OTHER))
+        assert client.primary == f"{OTHER}:6379"
 
 
 async def test_no_server_is_asked_before_a_sentinel_responds(played: Played) -> None:
