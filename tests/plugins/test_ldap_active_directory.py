@@ -98,6 +98,7 @@ async def test_recipe_of_the_readme_finds_who_is_enabled(
 ) -> None:
     backend = make_backend(LdapBackend, tmp_path, **recipe(directory))
     async with open_backends([backend]):
+        assert "CN=NTDS Settings," in backend._pool._open[0].server  # noqa: SLF001 - connections of which no lookup tells
         for nickname, (card, plan) in USERS.items():
             user = User(plan, card, nickname)
             found = await backend.find(ByNickname(nickname))

@@ -59,6 +59,7 @@ async def found(
         "response": {**OPTIONS["response"], **plan("title"), **response},
     }
     made = LdapBackend(LdapOptions.model_validate(options, context={"nickname_case": case}))
+    assert made.serves == {ByNickname}
     async with open_backends([made]) as (backend,):
         result = await outcome(backend, ByNickname(who))
         if result != "found":

@@ -179,3 +179,5 @@ async def test_a_server_that_is_no_node_is_unavailable(
         async with open_backends([backend_of(cluster, url=server.url)]) as (backend,):
             assert reason in caplog.text
             assert await outcome(backend) == f"unavailable: {reason}"
+    with pytest.raises(StartError, match="is a node of a Redis Cluster"):
+        await make_backend(RedisBackend, Path(), url=cluster.of("ready").url).open()
