@@ -98,6 +98,7 @@ class TestConformance(BackendConformance):
                 options = {
                     **OPTIONS,
                     "base_dn": base,
+                    "scope": "onelevel",
                     "by_nickname": {"filter": filter_},
                     "response": {**RESPONSE, "profile_url": "labeledURI"},
                 }

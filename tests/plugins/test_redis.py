@@ -210,6 +210,7 @@ BROKEN: dict[str, tuple[tuple[str | bytes, ...], Query, str]] = {
         (MasterDownError("Link with MASTER is down"), (Unavailable, False)),
         (ReadTimeoutError("no reply"), (Unavailable, True)),
         (NoPermissionError("NOPERM"), (Broken, True)),
+        (ResponseError("ERR unknown command"), (Broken, True)),
     ],
 )
 def test_error_that_passes_is_no_defect_and_a_response_counts_for_the_circuit_breaker(
