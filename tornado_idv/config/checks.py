@@ -16,7 +16,7 @@ from tornado_idv.config.types import is_host, is_loopback
 from tornado_idv.errors import Problem, SettingError
 from tornado_idv.features import MISSING
 from tornado_idv.keys.api_key import ApiKey
-from tornado_idv.keys.token import digest
+from tornado_idv.keys.token import digest, is_token68
 
 _Entry = tuple[str, yaml_loader.Mapping]
 _Value = tuple[str, yaml_loader.Mark, str]
@@ -111,7 +111,8 @@ def _texts(entries: Iterable[_Entry], member: str) -> Iterator[_Value]:
 def _digests(keys: Iterable[_Entry]) -> Iterator[_Value]:
     for key in keys:
         for path, mark, token in _texts([key], "token"):
-            yield path, mark, digest(token).hex()
+            if is_token68(token):
+                yield path, mark, digest(token).hex()
         for path, mark, sha256 in _texts([key], "sha256"):
             yield path, mark, sha256.lower()
 
