@@ -129,9 +129,7 @@ def test_the_source_archive_builds_the_same_wheel(built: Built) -> None:
     assert any(name.endswith(".dist-info/RECORD") for name in ours)
 
 
-def test_the_wheel_holds_the_package_and_the_plugins_whole_and_nothing_else(
-    built: Built,
-) -> None:
+def test_the_wheel_holds_the_package_and_the_plugins_whole_and_nothing_else(built: Built) -> None:
     """No package is called ``plugins`` or ``tests``."""
     names = contents(built.wheel)
     tops = {name.partition("/")[0] for name in names}

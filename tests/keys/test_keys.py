@@ -66,11 +66,7 @@ def test_token_issued_elsewhere_needs_no_check_digits(text: str) -> None:
     assert ring.authenticate("bearer", text).id == "shop"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "a" * 15, "a" * 513, "\u00fc" * 16, f"{TOKEN} "],
-    ids=ascii,
-)
+@pytest.mark.parametrize("text", ["", "a" * 15, "a" * 513, "\u00fc" * 16, f"{TOKEN} "], ids=ascii)
 def test_text_that_cannot_be_sent_as_a_key_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="not a token: 16 to 512") as caught:
         check_token(text)

@@ -56,9 +56,7 @@ def with_canaries(data: bytes) -> bytes:
 
 
 @pytest.mark.slow
-def test_nothing_that_was_sent_is_logged_stored_or_shown_to_an_operator(
-    tmp_path: Path,
-) -> None:
+def test_nothing_that_was_sent_is_logged_stored_or_shown_to_an_operator(tmp_path: Path) -> None:
     (tmp_path / "users.yaml").write_bytes(with_canaries(FIXTURE.encode()))
     store = tmp_path / "keys.db"
     stored_key = make_store(store, "stored")["stored"]

@@ -68,8 +68,7 @@ def ask(client: Client, text: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "log_format", "ids"),
-    [("sqlite", "console", "none"), ("upstream", "json", "hash")],
+    ("kind", "log_format", "ids"), [("sqlite", "console", "none"), ("upstream", "json", "hash")]
 )
 def test_no_secret_is_ever_logged(tmp_path: Path, kind: str, log_format: str, ids: str) -> None:
     """At the level debug, when all is well and when nothing is."""

@@ -67,11 +67,7 @@ def test_an_abandoned_call_neither_counts_nor_resets_the_count(breaker: CircuitB
 
 @pytest.mark.parametrize(
     ("chance", "times"),
-    [
-        (0.0, [4, 8, 16, 32, 48, 48]),
-        (0.5, [5, 10, 20, 40, 60, 60]),
-        (1.0, [6, 12, 24, 48, 72, 72]),
-    ],
+    [(0.0, [4, 8, 16, 32, 48, 48]), (0.5, [5, 10, 20, 40, 60, 60]), (1.0, [6, 12, 24, 48, 72, 72])],
     ids=["least", "mean", "most"],
 )
 def test_each_probe_that_fails_doubles_the_time_which_chance_spreads_by_a_fifth(

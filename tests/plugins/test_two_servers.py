@@ -213,9 +213,7 @@ async def test_postgres_server_without_the_users_is_not_believed_without_a_canar
     emptied.run("INSERT INTO users TABLE kept; DROP TABLE kept")
 
 
-async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(
-    tmp_path: Path,
-) -> None:
+async def test_lookups_do_not_go_back_to_a_primary_of_before_a_failover(tmp_path: Path) -> None:
     """It lacks what was written since; but it is used while the new one cannot be reached."""
     with running_cluster() as cluster:
         old, new = cluster.servers

@@ -372,8 +372,7 @@ def test_user_whose_record_says_so_is_not_known(
 
 
 @pytest.mark.parametrize(
-    "condition",
-    ["error != 'busy'", "contains(message, 'no user')", "@", "type(@) == 'object'"],
+    "condition", ["error != 'busy'", "contains(message, 'no user')", "@", "type(@) == 'object'"]
 )
 def test_condition_on_other_members_leaves_users_known(condition: str) -> None:
     """It is meant for the body of a 404, and the record has none of its members."""

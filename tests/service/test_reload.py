@@ -446,10 +446,7 @@ async def test_readiness_does_not_flicker(tmp_path: Path) -> None:
         await harness.ask("@alice")
         assert health(await service.report(), verbose=False)["status"] == "degraded"
         await harness.reload(config(B))
-        assert health(await service.report(), verbose=False) == {
-            "status": "ready",
-            "degraded": [],
-        }
+        assert health(await service.report(), verbose=False) == {"status": "ready", "degraded": []}
 
 
 async def test_source_that_changes_while_a_backend_opens_is_opened_by_the_next_reload(

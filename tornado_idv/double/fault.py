@@ -31,10 +31,7 @@ class Fault(Options):
     usual response follows.
     """
 
-    status: Annotated[
-        Literal[429, 500, 503] | None,
-        BeforeValidator(_status),
-    ] = None
+    status: Annotated[Literal[429, 500, 503] | None, BeforeValidator(_status)] = None
     """The status code of an error response of this service: 429, 500 or 503."""
     proxy_status: Annotated[WholeNumber, Field(ge=400, le=599)] | None = None
     """The status code of an HTML error page, such as from a proxy in front of the service."""

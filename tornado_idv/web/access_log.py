@@ -87,10 +87,7 @@ class AccessLog(RequestLog):
     """
 
     def __init__(
-        self,
-        write: Callable[[str], object],
-        format_lines: FormatLines,
-        ids: Ids = "none",
+        self, write: Callable[[str], object], format_lines: FormatLines, ids: Ids = "none"
     ) -> None:
         self._write = write
         self._format_lines = format_lines

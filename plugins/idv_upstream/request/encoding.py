@@ -43,10 +43,7 @@ _BRACES = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]")
 _SLOT = "\0"  # stands for a placeholder while quotes are parsed
 _QUOTED = re.compile(r""" "(?:[^"\\]|\\.)*" | '(?:[^']|'')*' """, re.DOTALL | re.VERBOSE)
 # Quoted text that would need two layers of escaping, or would undo the escaping.
-_AMBIGUOUS = {
-    '"': re.compile(r'(?:^|[^\\])(?:\\\\)*\\["\0]'),
-    "'": re.compile("''"),
-}
+_AMBIGUOUS = {'"': re.compile(r'(?:^|[^\\])(?:\\\\)*\\["\0]'), "'": re.compile("''")}
 Encode = Callable[[str], str]
 """A function that encodes a text for its position in a request, character by character."""
 # The two escapes may have any order: neither adds or removes characters that the other escapes.

@@ -225,11 +225,7 @@ def test_key_is_disabled_enabled_and_revoked(run: Run, path: Path) -> None:
             assert (result.exit_code, result.stderr) == (0, f"shop: {state}; nothing was changed\n")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [("issue", "other"), ("revoke", "shop")],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("command", [("issue", "other"), ("revoke", "shop")], ids=" ".join)
 def test_change_that_no_service_can_read_is_made_and_reported(
     run: Run, path: Path, command: tuple[str, str]
 ) -> None:
@@ -410,11 +406,7 @@ def test_configuration_without_a_store_is_explained(invoke: Invoke, config: Conf
 
 @pytest.mark.parametrize(
     ("change", "number"),
-    [
-        ("issue new", signal.SIGINT),
-        ("rotate shop", signal.SIGTERM),
-        ("revoke shop", signal.SIGINT),
-    ],
+    [("issue new", signal.SIGINT), ("rotate shop", signal.SIGTERM), ("revoke shop", signal.SIGINT)],
 )
 def test_nothing_is_changed_where_a_signal_comes_before_the_commit(
     run: Run, path: Path, monkeypatch: pytest.MonkeyPatch, change: str, number: signal.Signals

@@ -135,10 +135,7 @@ BAD_INPUTS = {
         "the path in capitals": f"{SITE}/M/alice",
         "two slashes between": f"{SITE}//m/alice",
     },
-    "url_with_query": {
-        "a query": f"{SITE}/m/alice?tab=1",
-        "a fragment": f"{SITE}/m/alice#top",
-    },
+    "url_with_query": {"a query": f"{SITE}/m/alice?tab=1", "a fragment": f"{SITE}/m/alice#top"},
 }
 
 BAD_CARDS = {

@@ -77,11 +77,7 @@ class Client:
     """A client, and the service at the other end."""
 
     def __init__(
-        self,
-        control: HandlerControl,
-        server: HttpServer,
-        port: int,
-        tls: ssl.SSLContext | None,
+        self, control: HandlerControl, server: HttpServer, port: int, tls: ssl.SSLContext | None
     ) -> None:
         self.control = control
         self.server = server

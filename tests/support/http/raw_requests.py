@@ -59,10 +59,7 @@ REFUSED = {
     ),
     "an underscored old length": (request(HOST, b"Transfer_Length: 19"), 400),
     "an underscored length": (request(HOST, b"Content_Length: 19"), 400),
-    "chunks in HTTP/1.0": (
-        request(HOST, CHUNKED, body=CHUNKS, line=b"POST / HTTP/1.0"),
-        400,
-    ),
+    "chunks in HTTP/1.0": (request(HOST, CHUNKED, body=CHUNKS, line=b"POST / HTTP/1.0"), 400),
     "no host": (request(LENGTH), 400),
     "two hosts": (request(HOST, HOST, LENGTH), 400),
     "a host with a path": (request(b"Host: x/y", LENGTH), 400),

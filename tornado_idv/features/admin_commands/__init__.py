@@ -8,10 +8,7 @@ FEATURE = Feature(
     "admin_commands",
     commands={
         "cache": (f"{_MODULE}:cache", "Show or purge the cache of the running service."),
-        "explain": (
-            f"{_MODULE}:explain",
-            "Look a user up in each backend of the running service.",
-        ),
+        "explain": (f"{_MODULE}:explain", "Look a user up in each backend of the running service."),
         "health": (f"{_MODULE}:health", "Report whether the running service is ready."),
         "reload": (f"{_MODULE}:reload", "Reload the configuration of the running service."),
     },

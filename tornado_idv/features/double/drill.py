@@ -87,11 +87,7 @@ def _pattern_option(conclusion: str) -> Callable[[Any], Any]:
 )
 @json_option
 def drill(
-    *,
-    command: tuple[str, ...],
-    timeout: float,
-    as_json: bool,
-    **patterns: re.Pattern[str] | None,
+    *, command: tuple[str, ...], timeout: float, as_json: bool, **patterns: re.Pattern[str] | None
 ) -> None:
     """Check that a program survives an outage of this service.
 

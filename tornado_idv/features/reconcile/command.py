@@ -40,7 +40,7 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
 
 @click.command(
     epilog=examples(
-        "reconcile users.csv --url https://idv.example --key-file key --column id --state s",
+        "reconcile users.csv --url https://idv.example --key-file key --column id --state s"
     )
 )
 @click.argument("accounts", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
@@ -128,9 +128,7 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     help="Maximum time per request, including waits for rate limits.",
 )
 @click.option(
-    "--must-exist",
-    multiple=True,
-    help="Refuse the run if this user is not found; may be repeated.",
+    "--must-exist", multiple=True, help="Refuse the run if this user is not found; may be repeated."
 )
 @click.option(
     "--output",

@@ -62,9 +62,7 @@ class History:
     """The samples of a service. ``timer`` returns seconds, and ``clock`` Unix time."""
 
     def __init__(
-        self,
-        timer: Callable[[], float] = time.monotonic,
-        clock: Callable[[], float] = time.time,
+        self, timer: Callable[[], float] = time.monotonic, clock: Callable[[], float] = time.time
     ) -> None:
         self._timer = timer
         self._clock = clock

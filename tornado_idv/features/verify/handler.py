@@ -17,10 +17,7 @@ from tornado_idv.web.identify import LookupHandler
 from tornado_idv.web.lookups import IDENTIFY_CARD, IDENTIFY_URL, ApiContext, Operation
 from tornado_idv.web.response import Result
 
-REQUEST_FIELDS: Mapping[str, Operation] = {
-    "X-Idv-Input": IDENTIFY_URL,
-    "X-Idv-Card": IDENTIFY_CARD,
-}
+REQUEST_FIELDS: Mapping[str, Operation] = {"X-Idv-Input": IDENTIFY_URL, "X-Idv-Card": IDENTIFY_CARD}
 """Request header fields with an identifier, and the operation for each of them."""
 USER_FIELDS: Mapping[str, str] = {
     "plan": "X-Idv-Plan",
