@@ -172,6 +172,7 @@ FAILURES: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "no expiry": (logged_in(), EXPIRES, "expires (data.expires) gives null, not a time"),
     "a word": (logged_in(expires="soon"), EXPIRES, "expires (data.expires) gives text"),
     "not a number": (logged_in(expires="nan"), EXPIRES, "expires (data.expires) gives text"),
+    "endless": (logged_in(expires="inf"), EXPIRES, "expires (data.expires) gives text"),
     "true": (logged_in(expires=True), EXPIRES, "expires (data.expires) gives true or false"),
     "expired": (logged_in(jwt(exp=at(minutes=-1))), {}, "the token has expired already; compare"),
 }

@@ -126,7 +126,8 @@ def test_shadow_that_cannot_be_opened_is_opened_later(
         eventually(lambda: "new.yaml: cannot be read" in status(service)["shadows"][0]["problem"])
         health = ask_admin(service, "/health/ready")
         assert (health.status, health.json["degraded"]) == (200, ["shadow new"])
-        (tmp_path / "new.yaml").write_text(FIXTURE)
+        (tmp_path / "whole.yaml").write_text(FIXTURE)
+        (tmp_path / "whole.yaml").rename(tmp_path / "new.yaml")  # no attempt reads a part of it
         wait_until_open(service)
         assert Client(service.port).by_input("@alice").status == 200
         assert settled(service, 2) == {"skipped": 1, "match": 1}
