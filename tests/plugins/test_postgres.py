@@ -173,6 +173,7 @@ START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
         {},
         'the column "plan" has the type jsonb',
     ),
+    "URL of JSON": (USERS.replace("url text", "url json"), {}, "has the type json, not text"),
     "no permission": (
         USERS + "REVOKE ALL ON users FROM idv;",
         {},
