@@ -39,7 +39,7 @@ SIZES = {
     "features/users": 1_437,
     "features/verify": 115,
     # Plugins.
-    "plugins/idv_ldap": 1_309,  # + 6: case-sensitive attributes, and the base for any scope
+    "plugins/idv_ldap": 1_310,  # + 7: case-sensitive attributes, cycles, and the base for any scope
     "plugins/idv_postgres": 2_817,
     "plugins/idv_redis": 1_049,
     "plugins/idv_sqlite": 1_642,  # + 265: the key store in a file, from the core
@@ -49,7 +49,7 @@ SIZES = {
     "soak": 4_348,  # + 29: the load and the faults are modules of their own
     # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
     # modules that were parts of others; + 15 for the names in a snapshot.
-    "product": 35_105,
+    "product": 35_106,
     # + 500, + 390: bugs that were seeded by hand and not found have a row now.
     # - 14,600: one layer for each behaviour, one situation for its assertions, faults in `soak`.
     "tests": 59_990,

@@ -89,8 +89,9 @@ def read_types(handle: Any, options: LdapOptions, names: Iterable[str]) -> Types
         _log.warning(text, options.name)
     for name, rule in options.folded:
         own = rules.get(types.get(name.lower(), ""), {})
-        while "EQUALITY" not in own and "SUP" in own:
-            own = rules.get(types.get(own["SUP"].lower(), ""), {})
+        for _ in rules:  # not `while`: a cycle in the schema has no end
+            if "EQUALITY" not in own and "SUP" in own:
+                own = rules.get(types.get(own["SUP"].lower(), ""), {})
         if EXACT.fullmatch(rule or own.get("EQUALITY", "")):
             text = f"nickname_case is fold, and {name} is compared by {own['EQUALITY']}"
             raise Broken(f"{text}: write ({name}:caseIgnoreMatch:={{nickname}}) in by_nickname")
