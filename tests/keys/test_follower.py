@@ -33,8 +33,7 @@ from tornado_idv.keys import follower, store
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.keys.store import KeyStore
-from tornado_idv.keys.stored_keys import to_api_key
+from tornado_idv.keys.store import KeyStore, to_api_key
 from tornado_idv.keys.token import digest
 from tornado_idv.service.keys import Keys
 from tornado_idv.units import Rate

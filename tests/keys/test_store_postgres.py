@@ -36,7 +36,7 @@ from support.processes.service import Client, serving, write_config
 from tornado_idv.errors import InvalidKey, KeyStoreError, StartError
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.keys.stored_keys import EMPTY
+from tornado_idv.keys.store import EMPTY
 
 pytestmark = pytest.mark.slow
 

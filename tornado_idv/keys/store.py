@@ -2,18 +2,30 @@
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import Any, Protocol, TypeVar, get_args
 
 from tornado_idv.errors import KeyStoreError
-from tornado_idv.keys.api_key import KEY_ID, ApiKey
-from tornado_idv.keys.stored_keys import API_KEY_COLUMNS, StoredKeys, to_api_key
+from tornado_idv.keys.api_key import KEY_ID, ApiKey, Scope
+from tornado_idv.units import parse_rate
 
 _T = TypeVar("_T")
-_API_KEYS = f"SELECT {API_KEY_COLUMNS} FROM tokens JOIN keys USING (id)"  # noqa: S608 - constant
+_API_KEYS = (
+    "SELECT id, digest, tokens.expires, owner, scopes, not_before, keys.expires, requests, misses, "
+    "disabled, revoked FROM tokens JOIN keys USING (id)"
+)
+"""Selects the row of each token, for `to_api_key`."""
 _PUT_LAST_USED = (
     "INSERT INTO last_used (id, time) SELECT id, ? FROM keys WHERE id = ? "
     "ON CONFLICT (id) DO UPDATE SET time = excluded.time WHERE excluded.time > last_used.time"
 )
+_SCOPES = frozenset(get_args(Scope))
+_DIGEST_SIZE = 32
+
+_scope_set = lru_cache(maxsize=64)(frozenset[Scope])
+"""Makes keys with the same scopes share one set. This saves 200 bytes for each key."""
 
 
 class InvalidRowError(KeyStoreError):
@@ -49,6 +61,23 @@ class KeyDatabase(Protocol):
 
     def reading(self) -> AbstractContextManager[None]:
         """Open a transaction for reads, so that all of them see the same state."""
+
+
+@dataclass(frozen=True, repr=False, slots=True)
+class StoredKeys:
+    """All keys of a store at one time, one for each token.
+
+    ``keys`` maps the digest of each token to its key. ``revision`` is the revision of the store.
+    The next read needs ``state`` to find changes (see `KeyDatabase.changed_rows`).
+    """
+
+    keys: Mapping[bytes, ApiKey]
+    revision: str | None
+    state: object
+
+
+EMPTY = StoredKeys({}, None, None)
+"""The snapshot before the first read."""
 
 
 class KeyStore:
@@ -103,3 +132,42 @@ class KeyStore:
             is_id = isinstance(key_id, str) and KEY_ID.fullmatch(key_id)
             name = f": {key_id}" if is_id else ""
             raise InvalidRowError(f"{self._name}: a key in it is not valid{name}") from None
+
+
+@lru_cache(maxsize=64)
+def parse_scopes(text: str) -> tuple[Any, ...]:
+    """Parse scopes separated by spaces. Raises `ValueError` for invalid text."""
+    scopes = tuple(text.split())
+    if not scopes or not _SCOPES.issuperset(scopes):
+        raise ValueError("not scopes")
+    return scopes
+
+
+def check_row(key_id: str, digests: Iterable[bytes], times: Iterable[object]) -> None:
+    """Raise `ValueError` or `TypeError` for invalid values in a row of the key store."""
+    if not KEY_ID.fullmatch(key_id):
+        raise ValueError("not an id")
+    if any(len(each) != _DIGEST_SIZE for each in digests):
+        raise ValueError("not a digest")
+    if not all(each is None or isinstance(each, float) for each in times):
+        raise ValueError("not a time")
+
+
+def to_api_key(row: Sequence[Any]) -> ApiKey:
+    """Convert a row of `_API_KEYS` to a key. Raises `ValueError` or `TypeError`."""
+    key_id, digest, token_expires, owner, scopes, not_before, expires, *more = row
+    requests, misses, disabled, revoked = more
+    check_row(key_id, [digest], [token_expires, not_before, expires, revoked])
+    rejected = "revoked" if revoked is not None else "disabled" if disabled else None
+    ends = [inf if each is None else each for each in (token_expires, expires)]
+    return ApiKey(
+        key_id,
+        digest,
+        owner,
+        _scope_set(parse_scopes(scopes)),
+        -inf if not_before is None else not_before,
+        -inf if rejected else min(ends),  # always expired
+        requests and parse_rate(requests),
+        misses and parse_rate(misses),
+        rejected=rejected,
+    )

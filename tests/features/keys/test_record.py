@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tornado_idv.features.keys.record import KeyRecord, Token, to_values
 from tornado_idv.keys.api_key import ApiKey
-from tornado_idv.keys.stored_keys import to_api_key
+from tornado_idv.keys.store import to_api_key
 
 FIRST, SECOND = Token(b"1" * 32, 10.0), Token(b"2" * 32, 20.0)
 

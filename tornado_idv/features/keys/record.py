@@ -7,7 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
-from tornado_idv.keys.stored_keys import check_row, parse_scopes
+from tornado_idv.keys.store import check_row, parse_scopes
 from tornado_idv.units import Rate, format_rate, parse_rate
 
 MAX_TEXT = 200
