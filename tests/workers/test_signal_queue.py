@@ -9,8 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from tornado_idv.workers.child import fork
-from tornado_idv.workers.signals import SignalQueue
+from tornado_idv.workers.child import SignalQueue, fork
 
 # CPython 3.12 warns if the process that runs the tests has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

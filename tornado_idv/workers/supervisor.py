@@ -22,8 +22,7 @@ from tornado_idv.service.events import Events
 from tornado_idv.service.reload import STOPPING, Audited, Configuration, failure, record
 from tornado_idv.service.run import KILLED_BY
 from tornado_idv.workers.channel import Message, State
-from tornado_idv.workers.child import Child, Slot, fork
-from tornado_idv.workers.signals import SignalQueue
+from tornado_idv.workers.child import Child, SignalQueue, Slot, fork
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
