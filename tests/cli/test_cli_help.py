@@ -13,8 +13,7 @@ import pytest
 import tornado_idv
 from support.processes.process import Invoke
 from tornado_idv import hookimpl
-from tornado_idv.cli import main
-from tornado_idv.cli.commands import Commands
+from tornado_idv.cli import Commands, main
 from tornado_idv.registry import plugin_manager
 
 CONTEXT = click.Context(main)
@@ -50,7 +49,7 @@ def test_built_in_commands_work_beside_a_broken_plugin(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     careless = partial(plugin_manager, entry_points=False, plugins=[Careless()])
-    monkeypatch.setattr("tornado_idv.cli.commands.plugin_manager", careless)
+    monkeypatch.setattr("tornado_idv.cli.plugin_manager", careless)
     monkeypatch.setattr(main, "commands", Commands().commands)
     result = invoke("--help")
     assert result.exit_code == 0
@@ -66,7 +65,7 @@ def test_interrupt_while_plugins_are_loaded_exits_with_130(
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tornado_idv.cli.commands.plugin_manager", interrupted)
+    monkeypatch.setattr("tornado_idv.cli.plugin_manager", interrupted)
     result = invoke(*arguments)
     assert (result.exit_code, result.stderr) == (130, "\ninterrupted\n")
 
