@@ -106,7 +106,8 @@ class Directories:
         before = self._settings
         same = before is not None and _of_lookups(before) == _of_lookups(settings)
         if same and same_source.issuperset(each.name for each in settings.served):
-            return self.current, Prepared(partial(self._use, settings, self.current, sources))
+            use = partial(self._use, settings, self.current, sources)
+            return self.current, Prepared(use, AsyncExitStack().aclose)  # nothing to close
         previous = None if before is None else self.current
         in_use = {guard.name: guard.backend for guard in previous.guards} if previous else {}
         by_name = {

@@ -17,10 +17,6 @@ Commit = Callable[[], object]
 """Applies a change in one step of the event loop, to all later requests. It cannot fail."""
 
 
-async def _nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A prepared change: its resources are open, but not used yet (see `Service.prepare`).
@@ -30,7 +26,7 @@ class Prepared:
     """
 
     commit: Commit
-    abort: Callable[[], Awaitable[None]] = _nothing
+    abort: Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)

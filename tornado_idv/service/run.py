@@ -49,11 +49,11 @@ def run(
     async def serve() -> None:
         signals = Signals(asyncio.current_task(), partial(abort, logs))
         events = Events.of_features()
-        alive = asyncio.create_task(_report_alive(events))
         try:
-            async with service_of_one_process(
-                file, settings, manager, logs, events=events
-            ) as service:
+            async with (
+                background(_report_alive(events)),
+                service_of_one_process(file, settings, manager, logs, events=events) as service,
+            ):
                 signals.ready(partial(service.reloader.start, "signal"))
                 tune_gc()
                 log_start(settings, service)
@@ -76,7 +76,6 @@ def run(
             if logs.access is not None:
                 logs.access.flush()
             _audit.info("stopped", extra={"drained": drained})
-        alive.cancel()
         skip_last_collection()
 
     uvloop.run(serve())
