@@ -11,9 +11,9 @@ from pluggy import HookImpl
 
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
 from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.lookup.deadlines import is_cancelled
 from tornado_idv.lookup.guard import BackendCall, Guard, outcome_of
 from tornado_idv.model import Answer, Query, User
-from tornado_idv.plugin_calls import is_cancelled
 
 _log = logging.getLogger(__name__)
 _Call = Coroutine[Any, Any, Answer | None]

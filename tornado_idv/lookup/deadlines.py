@@ -1,4 +1,4 @@
-"""Many deadlines on one event-loop timer, and a timeout for a block of code.
+"""Many deadlines on one event-loop timer, a timeout for a block of code, and cancellation.
 
 Each uncached lookup sets two deadlines, and rarely reaches them. A timer handle or
 `asyncio.timeout` for each would take 10 to 25 % of the lookup's time (benchmarks/dispatch.py).
@@ -95,3 +95,12 @@ class Timeout:
             self._queue.discard(self)
         elif self._task.uncancel() <= self._cancellations and kind is asyncio.CancelledError:
             raise TimeoutError from error
+
+
+def is_cancelled() -> bool:
+    """Return whether the current task is being cancelled.
+
+    If not, a caught `CancelledError` means that an awaited task or future was cancelled.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

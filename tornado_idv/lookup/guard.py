@@ -30,10 +30,9 @@ from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.canary import KINDS, Canary, absent_canaries_of, canaries_of
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
-from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
+from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout, is_cancelled
 from tornado_idv.model import Answer, BackendResult, Query, Step, User
 from tornado_idv.options import compile_pattern
-from tornado_idv.plugin_calls import is_cancelled
 
 _log = logging.getLogger(__name__)
 _MIN_TIME_LEFT = 0.05

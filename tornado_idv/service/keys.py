@@ -22,7 +22,7 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.store_location import locate_store
-from tornado_idv.plugin_calls import is_cancelled
+from tornado_idv.lookup.deadlines import is_cancelled
 from tornado_idv.service.part import Prepared
 
 _log = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from tornado_idv.interfaces.backend import BreakerOptions
 from tornado_idv.interfaces.shared import AnySharedCache, Purge, SharedResult
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
+from tornado_idv.lookup.deadlines import is_cancelled
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query
-from tornado_idv.plugin_calls import is_cancelled
 
 _log = logging.getLogger(__name__)
 _BREAKER = BreakerOptions(open_for=1.0, open_max=4.0)
