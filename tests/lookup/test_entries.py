@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tornado_idv.lookup import table as module
-from tornado_idv.lookup.entries import Entries, Entry, Epoch
-from tornado_idv.lookup.table import Table
+from tornado_idv.lookup import entries as module
+from tornado_idv.lookup.entries import Entries, Entry, Epoch, Table
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, User
 

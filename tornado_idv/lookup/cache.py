@@ -17,8 +17,7 @@ from pydantic import Field
 
 from tornado_idv.errors import LookupFailed
 from tornado_idv.interfaces.shared import Purge
-from tornado_idv.lookup.entries import Entries, Entry, Epoch
-from tornado_idv.lookup.table import Table
+from tornado_idv.lookup.entries import Entries, Entry, Epoch, Table
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query
 from tornado_idv.options import Duration, Options, WholeNumber

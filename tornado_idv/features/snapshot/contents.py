@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from tornado_idv.errors import IdvError
 from tornado_idv.lookup.cache import AnswerCache
-from tornado_idv.lookup.entries import Entry
-from tornado_idv.lookup.table import take
+from tornado_idv.lookup.entries import Entry, take
 from tornado_idv.model import Answer, ByCard, ByNickname, User
 
 MARK = b"tornado-idv snapshot "
