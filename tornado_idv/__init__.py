@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tornado_idv.interfaces.user_store import StoredRow as StoredRow
     from tornado_idv.interfaces.user_store import UserStore as UserStore
     from tornado_idv.interfaces.user_store import UserTransaction as UserTransaction
-    from tornado_idv.keys.store_location import KeyStoreLocation as KeyStoreLocation
+    from tornado_idv.keys.store import KeyStoreLocation as KeyStoreLocation
     from tornado_idv.kit import mapping as mapping
     from tornado_idv.kit.masking import Masker as Masker
     from tornado_idv.model import Answer as Answer
@@ -76,7 +76,7 @@ _NAMES = {
     "interfaces.hookspecs": "Kinds hookimpl",
     "interfaces.shared": "Purge SharedCache SharedCacheOptions SharedResult",
     "interfaces.user_store": "StoredRow UserStore UserTransaction",
-    "keys.store_location": "KeyStoreLocation",
+    "keys.store": "KeyStoreLocation",
     "kit.masking": "Masker",
     "model": "Answer BackendResult ByCard ByNickname Query SharedAnswer Step User",
     "options": "ConfigPath Duration Options Password Pattern Percentage Secret SecretUrl Size "

@@ -30,8 +30,7 @@ from tornado_idv.errors import KeyStoreError
 from tornado_idv.features.keys.editor import KeyEditor
 from tornado_idv.features.keys.record import Token
 from tornado_idv.interfaces.hookspecs import Kinds
-from tornado_idv.keys.store import EMPTY
-from tornado_idv.keys.store_location import locate_store
+from tornado_idv.keys.store import EMPTY, locate_store
 from tornado_idv.keys.token import check_token, digest
 
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
 from tornado_idv.keys.api_key import ApiKey
-from tornado_idv.keys.store import EMPTY
-from tornado_idv.keys.store_location import KeyStoreLocation
+from tornado_idv.keys.store import EMPTY, KeyStoreLocation
 
 _log = logging.getLogger(__name__)
 _BUSY_TIMEOUT = 0.5

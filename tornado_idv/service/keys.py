@@ -21,7 +21,7 @@ from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.keys.store_location import locate_store
+from tornado_idv.keys.store import locate_store
 from tornado_idv.lookup.deadlines import is_cancelled
 from tornado_idv.service.part import Prepared
 

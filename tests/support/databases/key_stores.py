@@ -15,7 +15,7 @@ from support.databases.postgres_server import Database
 from support.processes.service import CONFIG
 from tornado_idv.features.keys.editor import KeyEditor
 from tornado_idv.features.keys.record import KeyRecord, Token
-from tornado_idv.keys.store_location import KeyStoreLocation
+from tornado_idv.keys.store import KeyStoreLocation
 from tornado_idv.keys.token import digest, issue
 
 CREATED = 1_800_000_000.0

@@ -37,8 +37,7 @@ from tornado_idv.features.check.summary import summary
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.hookspecs import Kinds
-from tornado_idv.keys.store import EMPTY
-from tornado_idv.keys.store_location import locate_store
+from tornado_idv.keys.store import EMPTY, locate_store
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.lookup.canary import KINDS, absent_canaries_of, canaries_of
 from tornado_idv.lookup.guard import Guard

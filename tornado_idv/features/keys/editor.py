@@ -17,8 +17,7 @@ from tornado_idv.features.keys.record import (
     to_record,
     to_values,
 )
-from tornado_idv.keys.store import EMPTY, InvalidRowError, KeyStore
-from tornado_idv.keys.store_location import BUSY_TIMEOUT, KeyStoreLocation
+from tornado_idv.keys.store import BUSY_TIMEOUT, EMPTY, InvalidRowError, KeyStore, KeyStoreLocation
 
 _COLUMNS = ", ".join(COLUMNS)
 _KEYS = f"SELECT {_COLUMNS}, time FROM keys LEFT JOIN last_used USING (id)"  # noqa: S608 - constant

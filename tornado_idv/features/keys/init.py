@@ -15,7 +15,7 @@ from tornado_idv.errors import StartError
 from tornado_idv.features.keys.editor import editing
 from tornado_idv.features.keys.record import KeyRecord, Token
 from tornado_idv.interfaces.command_tools import Exit
-from tornado_idv.keys.store_location import locate_store
+from tornado_idv.keys.store import locate_store
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.registry import installed_kinds, plugin_manager
 

@@ -25,7 +25,7 @@ from tornado_idv.features.keys.record import KeyRecord, check_text
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.user_store import ignore_signals
 from tornado_idv.keys.api_key import KEY_ID
-from tornado_idv.keys.store_location import KeyStoreLocation, locate_store
+from tornado_idv.keys.store import KeyStoreLocation, locate_store
 from tornado_idv.keys.token import digest
 from tornado_idv.kit.config_parts import load_parts
 from tornado_idv.logs.handlers import LogFormat, configure_logging
