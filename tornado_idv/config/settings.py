@@ -30,6 +30,7 @@ from tornado_idv.config.types import (
     Workers,
     accepted_by,
     check_order,
+    matching,
 )
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.interfaces.backend import BackendOptions
@@ -49,7 +50,6 @@ from tornado_idv.options import (
     WholeNumber,
     checked_by,
     compile_pattern,
-    text_schema,
 )
 from tornado_idv.units import RATE, Rate
 
@@ -75,6 +75,9 @@ class TlsSettings(Options):
 _SEGMENT = r"/(?!\.\.?(?:/|$))[A-Za-z0-9._~-]+"
 _BASE_PATH = re.compile(rf"(?:{_SEGMENT})*", re.ASCII)
 _HEALTH_PATH = re.compile(rf"(?!.*/api/)(?:{_SEGMENT})+", re.ASCII)
+_HealthPath = Annotated[
+    str, *matching(_HEALTH_PATH, "must be like /healthz, and not a path of the API")
+]
 
 
 class ServerSettings(Options):
@@ -90,26 +93,11 @@ class ServerSettings(Options):
     """The number of processes that serve requests; ``auto`` means one for each CPU."""
     base_path: Annotated[
         str,
-        accepted_by(
-            _BASE_PATH.fullmatch, "must be empty or like /identity, without a slash at the end"
-        ),
-        text_schema(_BASE_PATH),
+        *matching(_BASE_PATH, "must be empty or like /identity, without a slash at the end"),
         APPLIED,
     ] = ""
     """The prefix of every path of the API, such as ``/identity``."""
-    health_path: Annotated[
-        (
-            Annotated[
-                str,
-                accepted_by(
-                    _HEALTH_PATH.fullmatch, "must be like /healthz, and not a path of the API"
-                ),
-                text_schema(_HEALTH_PATH),
-            ]
-            | None
-        ),
-        APPLIED,
-    ] = None
+    health_path: Annotated[_HealthPath | None, APPLIED] = None
     """The path of a health check for load balancers, such as ``/healthz``."""
     max_body: Annotated[BodyLimit, APPLIED] = 16 * 1024
     """The maximum size of a request body; at most 1MiB."""
@@ -250,15 +238,11 @@ class IdentifierSettings(Options):
     """The regular expression for a whole nickname. Non-ASCII text never matches."""
     nickname_case: Literal["preserve", "fold"] = "preserve"
     """Whether nicknames are case-sensitive (preserve) or compared in lower case (fold)."""
-    card_length: tuple[CardDigits, CardDigits] = (1, 32)
+    card_length: Annotated[
+        tuple[CardDigits, CardDigits],
+        accepted_by(lambda each: each[0] <= each[1], "the minimum comes first, then the maximum"),
+    ] = (1, 32)
     """The minimum and maximum number of digits of a card number, 1 to 64."""
-
-    @field_validator("card_length")
-    @classmethod
-    def _minimum_first(cls, length: tuple[int, int]) -> tuple[int, int]:
-        if length[0] > length[1]:
-            raise ValueError("the minimum comes first, then the maximum")
-        return length
 
 
 class LoggingSettings(Options):

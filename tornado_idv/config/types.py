@@ -55,6 +55,11 @@ def accepted_by(accepts: Callable[[Any], object], message: str) -> AfterValidato
     return checked_by(check)
 
 
+def matching(pattern: re.Pattern[str], message: str) -> tuple[object, ...]:
+    """Return the metadata of a text that must match the whole pattern, for `Annotated`."""
+    return accepted_by(pattern.fullmatch, message), text_schema(pattern)
+
+
 def _network(text: str) -> None:
     if text == UNIX:
         return
@@ -99,24 +104,13 @@ CardDigits = Annotated[WholeNumber, Field(ge=1, le=64)]
 BodyLimit = Annotated[
     Size, accepted_by(lambda size: 1 <= size <= _MAX_BODY, "must be from 1B to 1MiB")
 ]
-KeyId = Annotated[
-    str,
-    accepted_by(KEY_ID.fullmatch, "must be 1 to 64 letters, digits, . and -"),
-    text_schema(KEY_ID),
-]
-Sha256 = Annotated[
-    str, accepted_by(_SHA256.fullmatch, "must be 64 hexadecimal digits"), text_schema(_SHA256)
-]
+KeyId = Annotated[str, *matching(KEY_ID, "must be 1 to 64 letters, digits, . and -")]
+Sha256 = Annotated[str, *matching(_SHA256, "must be 64 hexadecimal digits")]
 Site = Annotated[str, checked_by(ProfileSite.parse)]
 Host = Annotated[
     str, accepted_by(is_host, "must be an IP address or the name of a host, without a port")
 ]
-Network = Annotated[
-    str,
-    accepted_by(_NETWORK.fullmatch, _NOT_A_NETWORK),
-    checked_by(_network),
-    text_schema(_NETWORK),
-]
+Network = Annotated[str, *matching(_NETWORK, _NOT_A_NETWORK), checked_by(_network)]
 Workers = Annotated[
     int | Literal["auto"],
     BeforeValidator(_workers),
