@@ -29,13 +29,13 @@ from support.databases.key_stores import read as read_store
 from tornado_idv.config.settings import AuthSettings
 from tornado_idv.errors import InvalidKey
 from tornado_idv.features.keys.record import Token
-from tornado_idv.keys import follower, store
+from tornado_idv.keys import store
 from tornado_idv.keys.api_key import ApiKey
-from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.store import KeyStore, to_api_key
 from tornado_idv.keys.token import digest
-from tornado_idv.service.keys import Keys
+from tornado_idv.service import keys as module
+from tornado_idv.service.keys import Keys, StoreFollower
 from tornado_idv.units import Rate
 
 
@@ -278,7 +278,7 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(follower, "_BUSY_TIMEOUT", 0.01)
+    monkeypatch.setattr(module, "_BUSY_TIMEOUT", 0.01)
     add(followed.path, record("short", "short", expires=CREATED + 2.0))
     followed.tokens["short"] = "short"
     assert followed.poll()

@@ -34,9 +34,9 @@ from support.processes.process import TIMEOUT, Invoke, eventually
 from support.processes.reloads import config, reloadable
 from support.processes.service import Client, serving, write_config
 from tornado_idv.errors import InvalidKey, KeyStoreError, StartError
-from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.store import EMPTY
+from tornado_idv.service.keys import StoreFollower
 
 pytestmark = pytest.mark.slow
 

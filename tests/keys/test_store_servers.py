@@ -19,9 +19,9 @@ from support.processes.admin import ask_admin
 from support.processes.ports import free_port
 from support.processes.process import Invoke, eventually
 from support.processes.service import FIXTURE, KEY, Client, serving
-from tornado_idv.keys import follower
-from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.token import issue
+from tornado_idv.service import keys as module
+from tornado_idv.service.keys import StoreFollower
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +86,7 @@ async def test_a_host_that_leads_to_another_primary_by_now_is_noticed(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where its name or address moves in a failover, and a connection to the old one is kept."""
-    monkeypatch.setattr(follower, "_SERVER_INTERVAL", 0.0)
+    monkeypatch.setattr(module, "_SERVER_INTERVAL", 0.0)
     await asyncio.to_thread(tokens_of, cluster, "shop")
     async with relaying(cluster.primary.port) as relay:
         followed = StoreFollower(PostgresKeyStore(SecretStr(dsn(relay.port))))
@@ -116,7 +116,7 @@ def test_two_primaries_are_reported_and_keys_that_a_failover_brings_back(
     """Commands refuse, whichever is named first; neither has changed then."""
     monkeypatch.chdir(tmp_path)
     Path("keys.jsonl").write_text(f'{{"id": "new", "sha256": "{"0" * 64}"}}')
-    monkeypatch.setattr(follower, "_SERVER_INTERVAL", 0.2)
+    monkeypatch.setattr(module, "_SERVER_INTERVAL", 0.2)
     tokens = {"caller": KEY, "unknown": issue("unknown"), **tokens_of(cluster, "shop")}
     config = configured(tmp_path / "config.yaml", dsn(*cluster.servers)).read_text("utf-8")
 

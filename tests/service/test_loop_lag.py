@@ -4,7 +4,7 @@ import pytest
 
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.service.keys import background
+from tornado_idv.service.part import background
 from tornado_idv.service.run import measure_lag
 
 

@@ -17,9 +17,8 @@ from support.processes.service import KEY
 from tornado_idv.admin.report import FAILED, INVALID
 from tornado_idv.config.settings import AuthSettings, KeySettings
 from tornado_idv.errors import SettingError, StartError
-from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.token import issue
-from tornado_idv.service.keys import Keys
+from tornado_idv.service.keys import Keys, StoreFollower
 
 
 def with_store(name: str, backend: str = B, key: str = KEY, key_id: str = "caller") -> str:

@@ -31,11 +31,11 @@ from tornado_idv.config.checks import key_conflicts
 from tornado_idv.config.settings import AuthSettings
 from tornado_idv.features.keys.editor import KeyEditor
 from tornado_idv.keys.api_key import ApiKey
-from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.service import keys as service_keys
+from tornado_idv.service.keys import StoreFollower
 
 STORED = CONFIG.replace("auth:\n", "auth:\n  store: keys.db\n")
 CONFIG_FILE = STORED + USERS

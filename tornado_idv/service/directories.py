@@ -19,8 +19,7 @@ from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.lookup.source_identity import identity_of
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import build_backends, close_backend, installed_kinds, open_backend
-from tornado_idv.service.keys import background
-from tornado_idv.service.part import Part, Prepared, Running
+from tornado_idv.service.part import Part, Prepared, Running, background
 from tornado_idv.web.json_body import encode_user
 
 

@@ -1,8 +1,10 @@
 """The base class for parts of the service: objects with state that a reload can change."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pluggy
 
@@ -79,3 +81,14 @@ class Part:
         Raises `OperationFailed` if this service may still use purged answers.
         """
         return True
+
+
+@asynccontextmanager
+async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run ``work`` as a task, and cancel the task at the end of the context."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -18,7 +18,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, LogOutput
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.events import Events
-from tornado_idv.service.keys import background
+from tornado_idv.service.part import background
 from tornado_idv.service.service import ServiceInfo, service_of_one_process
 
 _log = logging.getLogger(__name__)

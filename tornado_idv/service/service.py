@@ -30,8 +30,8 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import installed_kinds
 from tornado_idv.service.directories import Directories, open_directories
 from tornado_idv.service.events import Events
-from tornado_idv.service.keys import Keys, background
-from tornado_idv.service.part import Part, Prepared, Running
+from tornado_idv.service.keys import Keys
+from tornado_idv.service.part import Part, Prepared, Running, background
 from tornado_idv.service.reload import Audited, Limiters, Reloader, applicable, prepare_file, record
 from tornado_idv.service.sockets import SocketFiles, addresses_of, bind, public_sockets, tls_context
 from tornado_idv.web.access_log import RequestLog

@@ -17,8 +17,8 @@ from tornado_idv.config.settings import AuthSettings, Settings
 from tornado_idv.errors import StartError
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.service.keys import Keys, background
-from tornado_idv.service.part import Prepared
+from tornado_idv.service.keys import Keys
+from tornado_idv.service.part import Prepared, background
 from tornado_idv.service.reload import (
     PREPARE_TIMEOUT,
     Configuration,

@@ -12,7 +12,7 @@ import uvloop
 
 from tornado_idv.errors import format_traceback
 from tornado_idv.logs.handlers import configure_logging
-from tornado_idv.service.keys import background
+from tornado_idv.service.part import background
 from tornado_idv.service.reload import Configuration, failure, prepare_file
 from tornado_idv.service.run import measure_lag, tune_gc
 from tornado_idv.service.service import Service, public_listener

@@ -14,7 +14,7 @@ from tornado_idv.features.shadow import state as shadow_state
 from tornado_idv.features.shadow.file import ShadowFile
 from tornado_idv.features.shadow.part import ShadowsPart
 from tornado_idv.lookup.canary import keep_checking
-from tornado_idv.service.keys import background
+from tornado_idv.service.part import background
 
 OLD = GATED % ("old", "A")
 SHADOW = "{name: new, kind: gated, plan: %s, shadow: {sample: 100%%, rate: 1000/s%s}}"

@@ -20,8 +20,7 @@ from tornado_idv.lookup.guard import Guard
 from tornado_idv.lookup.source_identity import identity_of
 from tornado_idv.registry import build_backends, installed_kinds
 from tornado_idv.service.directories import of_users
-from tornado_idv.service.keys import background
-from tornado_idv.service.part import Commit, Part, Running
+from tornado_idv.service.part import Commit, Part, Running, background
 
 _NEVER_OPEN = BreakerOptions(failures=10**9)
 """Options of a circuit breaker that never opens. Comparisons use it for lookups in the source.

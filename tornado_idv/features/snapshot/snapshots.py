@@ -36,8 +36,7 @@ from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.source_identity import sealed
 from tornado_idv.options import as_type
 from tornado_idv.service.directories import scope_of
-from tornado_idv.service.keys import background
-from tornado_idv.service.part import Commit, Part, Running
+from tornado_idv.service.part import Commit, Part, Running, background
 from tornado_idv.web.json_body import encode_user
 
 _log = logging.getLogger(__name__)
