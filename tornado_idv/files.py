@@ -108,10 +108,9 @@ class FileSignature(NamedTuple):
     @classmethod
     def find(cls, path: Path) -> "FileSignature | None":
         """Return the signature of the file at this path, or ``None`` for an inaccessible file."""
-        try:
+        with suppress(OSError):
             return cls.of(path)
-        except OSError:
-            return None
+        return None
 
     def is_same_file(self, other: "FileSignature") -> bool:
         """Return whether both signatures are from one file, even if its content has changed."""

@@ -148,8 +148,7 @@ def _follow_password(url: SecretStr) -> SecretStr:
 
 def _key_store(value: object, info: ValidationInfo) -> object:
     if isinstance(value, str) and _URL.fullmatch(value):
-        secret = _secret(value)
-        return SecretStr(secret) if isinstance(secret, str) else secret
+        return FileSecret(value, value.path) if isinstance(value, FileText) else SecretStr(value)
     if isinstance(value, str) and is_like_url(value):
         raise ValueError(
             "neither a path nor a URL; write postgresql://user:password@host/database, or a path "

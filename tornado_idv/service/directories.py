@@ -132,9 +132,8 @@ class Directories:
                 directory.replace(previous, [*kept])
                 # The shared cache may take 1 s more. Calls beyond their timeout are not waited for.
                 # The task starts when `_replaced` has this directory, so it waits for this, too.
-                closing = self._close_replaced(
-                    previous, directory, before.server.request_timeout + 2
-                )
+                max_wait = before.server.request_timeout + 2
+                closing = self._close_replaced(previous, directory, max_wait)
                 self._replaced[previous] = asyncio.create_task(closing)
             self._use(settings, directory, sources)
 

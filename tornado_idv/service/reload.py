@@ -153,18 +153,17 @@ class Reloader:
 
 def failure(error: Exception) -> ReloadResult:
     """Return the result of a reload that failed with this error."""
-    problems: tuple[str, ...] = (f"unhandled exception: {type(error).__name__}",)
-    code = FAILED
     match error:
         case ConfigError():
-            code, problems = INVALID, tuple(str(error).splitlines())
+            return ReloadResult(code=INVALID, problems=tuple(str(error).splitlines()))
         case IdvError():
-            problems = (str(error),)
+            problem = str(error)
         case TimeoutError():
-            problems = (f"a file, backend or key store did not open in {PREPARE_TIMEOUT:g} s",)
+            problem = f"a file, backend or key store did not open in {PREPARE_TIMEOUT:g} s"
         case _:
+            problem = f"unhandled exception: {type(error).__name__}"
             _log.error("unhandled exception:\n%s", format_traceback(error))
-    return ReloadResult(code=code, problems=problems)
+    return ReloadResult(code=FAILED, problems=(problem,))
 
 
 def record(result: ReloadResult, counters: Counters, audited: Audited) -> None:

@@ -152,10 +152,9 @@ class SignalQueue:
 
     def read(self) -> list[int]:
         """Return the numbers of the signals since the last call."""
-        try:
+        with suppress(BlockingIOError):
             return list(self._reader.recv(4096))
-        except BlockingIOError:
-            return []
+        return []
 
     @contextmanager
     def blocked(self) -> Iterator[None]:
