@@ -218,7 +218,7 @@ def test_metrics_of_the_process_are_exposed(service: Service) -> None:
 
 
 def test_event_loop_lag_is_the_longest_since_the_last_scrape(service: Service) -> None:
-    service.shared.counters.max_lag = 1000.0
+    service.counters.max_lag = 1000.0
     assert {ask_admin(service, each).status for each in ("/status.json", "/health/ready")} == {200}
     assert scrape(service)("idv_event_loop_lag_seconds") == 1000.0
     assert scrape(service)("idv_event_loop_lag_seconds") < 1000.0

@@ -80,6 +80,6 @@ async def test_each_response_is_of_one_configuration_during_reloads(tmp_path: Pa
         await come_to_hold(lambda: threading.active_count() <= threads)
         gc.collect()
         assert anonymous_memory(os.getpid()) - memory < MAX_GROWTH
-        counters = harness.service.shared.counters
+        counters = harness.service.counters
         assert counters.reloads["ok"] + counters.reloads["failed"] == RELOADS
     assert {*plans} == {"A", "B"}

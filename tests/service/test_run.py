@@ -66,7 +66,7 @@ def test_every_answer_up_to_the_stop_is_in_the_log(serve: Serve, access: list[st
     counters: list[Counters] = []
 
     def ask_and_stop(service: Service) -> None:
-        counters.append(service.shared.counters)
+        counters.append(service.counters)
         counters[0].max_lag = -1.0
         assert Client(service.port).send("GET", "/", {"Host": "x"}).status == 404
         eventually(lambda: counters[0].max_lag >= 0)

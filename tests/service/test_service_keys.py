@@ -65,7 +65,7 @@ def test_revoked_key_gets_no_200_after_a_second(tmp_path: Path, store: Path) -> 
         repeating(service.port, tokens["partner"]) as other,
     ):
         eventually(lambda: revoked.statuses()[200] >= 1_000)
-        assert service.shared.counters.responses["identify/url", "ok"].count > 900
+        assert service.counters.responses["identify/url", "ok"].count > 900
         change(store, lambda opened: opened.revoke("shop", time.time()))
         changed_at = time.monotonic()
         eventually(lambda: revoked.statuses(since=changed_at)[401] > 0)

@@ -143,7 +143,7 @@ def test_worker_reports_that_it_serves_and_what_it_has_counted(worker: Worker) -
 async def test_reported_lag_is_that_since_the_last_report(tmp_path: Path) -> None:
     config = CONFIG.replace("workers: 2, ", "")
     async with serving_here(config, tmp_path) as service:
-        service.shared.counters.max_lag = 0.3
+        service.counters.max_lag = 0.3
         lags = [_report(service)["process"].max_lag for _ in range(2)]
     assert lags == [0.3, 0.0]
 

@@ -60,7 +60,7 @@ def run(
                 logs.writer.flush()  # so that all warnings appear before the announcement
                 announce(service)
                 events.send("ready")
-                async with background(measure_lag(service.shared.counters)):
+                async with background(measure_lag(service.counters)):
                     await signals.stop.wait()
                     events.send("stopping")
                     _log.info("stopping: no new connections, finishing the requests in flight")

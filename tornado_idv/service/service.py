@@ -73,44 +73,40 @@ class ServiceInfo:
         return self.addresses[0].port
 
 
-@dataclass(frozen=True, slots=True)
-class SharedParts:
-    """The objects that stay the same in a reload. ``parts`` are the parts of features, by name."""
-
-    ring: KeyRing
-    limiters: Limiters
-    counters: Counters
-    access_log: RequestLog | None
-    parts: Mapping[str, Part]
-
-
 @dataclass(eq=False)
 class Service(ServiceInfo):
     """A listening service, with methods for a reload and for a drain. Implements `Operations`.
 
     A reload replaces ``settings``, except for the values that need a restart (see `applicable`).
-    `drain` sets ``draining``. Only a service in one process has a ``reloader`` and ``sockets``.
+    ``parts`` are the parts of features, by name. `drain` sets ``draining``. Only a service in one
+    process has a ``reloader`` and ``sockets``.
     """
 
     settings: Settings
-    server: HttpServer
     keys: Keys
     directories: Directories
-    shared: SharedParts
+    limiters: Limiters
+    counters: Counters
+    parts: Mapping[str, Part]
+    access_log: RequestLog | None
     logs: LogOutput
+    server: HttpServer = field(init=False)
     reloader: Reloader = field(init=False)
     sockets: PartReport | None = field(default=None, init=False)
     draining: bool = field(default=False, init=False)
     needs_restart: tuple[str, ...] = field(default=(), init=False)
     """The names of settings that the last reload did not change, because they need a restart."""
 
+    def __post_init__(self) -> None:
+        self.server = HttpServer(self.make_http(self.settings, self.directories.current))
+
     @property
     def ring(self) -> KeyRing:
-        return self.shared.ring
+        return self.keys.ring
 
     async def report(self, *, take_lag: bool = False) -> Report:
         phase: Phase = "draining" if self.draining else "ready"
-        counters = self.shared.counters
+        counters = self.counters
         return Report(
             phase,
             os.getpid(),
@@ -122,10 +118,10 @@ class Service(ServiceInfo):
 
     def process_report(self, *, take_lag: bool = False) -> ProcessReport:
         """Return the state of this process. Also update the counters."""
-        counters, directory, store = self.shared.counters, self.directories.current, self.keys.store
+        counters, directory, store = self.counters, self.directories.current, self.keys.store
         counters.log_dropped = self.logs.writer.dropped
         parts = {"key store": store and PartReport(store.error, store.since)}
-        parts |= {name: each.report() for name, each in self.shared.parts.items()}
+        parts |= {name: each.report() for name, each in self.parts.items()}
         parts["unix sockets"] = self.sockets
         return ProcessReport(
             backends=[guard_report(each, counters) for each in directory.guards],
@@ -148,7 +144,7 @@ class Service(ServiceInfo):
             case _:
                 purge = Purge(queries=(parse_query(self.settings, target),))
         self.directories.current.purge(purge)
-        return all([await each.purged() for each in self.shared.parts.values()])
+        return all([await each.purged() for each in self.parts.values()])
 
     async def explain(self, query: Record) -> Record:
         parsed, directory = parse_query(self.settings, query), self.directories.current
@@ -179,19 +175,62 @@ class Service(ServiceInfo):
             undo.push_async_callback(change.abort)
             commits = [keys.commit, change.commit]
             commits += [await part.prepare(settings, directory) for part in self.directories.parts]
-            http = make_http(settings, directory, self.shared)
+            http = self.make_http(settings, directory)
             abort = undo.pop_all().aclose
 
         def commit() -> None:
             self.settings, self.needs_restart = settings, needs_restart
             for each in commits:
                 each()
-            self.shared.limiters.configure(settings.limits)
+            self.limiters.configure(settings.limits)
             self.server.replace(http, tls)
             # Replaced objects are in reference cycles, and `tune_gc` makes collections rare.
             asyncio.get_running_loop().call_later(_COLLECT_AFTER, gc.collect)
 
         return Prepared(commit, abort)
+
+    def make_http(self, settings: Settings, directory: Directory) -> Serving:
+        """Return the HTTP application for lookups in ``directory``, with its limits.
+
+        During a drain, the health check fails and each connection is closed after a response.
+        """
+        server, stopping = settings.server, self.draining
+        api = ApiContext(
+            directory,
+            settings.make_identifiers(),
+            self.ring,
+            self.access_log,
+            self.limiters.keys,
+            failed_auth=self.limiters.failed_auth,
+            counters=self.counters,
+            logs_health_checks=settings.logging.health_checks,
+            stopping=stopping,
+        )
+        routes = all_routes(settings)
+        # If a feature replaces one of our routes, its handler must see each request.
+        is_fast = server.fast_path and not stopping and all(each in routes for each in OWN_ROUTES)
+        known_heads = KnownHeads(api, server.max_body) if is_fast else None
+        app = make_api(
+            api,
+            server.base_path,
+            server.health_path,
+            routes,
+            known_heads=known_heads,
+            parts=self.parts,
+        )
+        return Serving(
+            app=app,
+            reject=make_reject(api.access_log, self.counters),
+            limits=HttpLimits(
+                max_body=server.max_body,
+                idle_timeout=server.idle_timeout,
+                body_timeout=server.body_timeout,
+                max_connections=server.max_connections,
+            ).within_descriptors(),
+            fast_path=known_heads.connect if known_heads else None,
+            proxies=TrustedProxies(server.trusted_proxies) if server.trusted_proxies else None,
+            keep_alive=not stopping,
+        )
 
     async def drain(self, *, delay: bool = True) -> bool:
         """Stop listening and wait for requests in flight; return whether all were answered.
@@ -203,60 +242,13 @@ class Service(ServiceInfo):
         limits = self.settings.server.drain
         self.draining = True
         if delay:
-            directory = self.directories.current
-            self.server.replace(make_http(self.settings, directory, self.shared, stopping=True))
+            self.server.replace(self.make_http(self.settings, self.directories.current))
             await asyncio.sleep(limits.delay)
         try:
             await asyncio.wait_for(self.server.drain(), max(limits.timeout, _MIN_DRAIN))
         except TimeoutError:
             return False
         return True
-
-
-def make_http(
-    settings: Settings, directory: Directory, shared: SharedParts, *, stopping: bool = False
-) -> Serving:
-    """Return the HTTP application for lookups in ``directory``, with its limits.
-
-    While ``stopping``, the health check fails and each connection is closed after a response.
-    """
-    server = settings.server
-    api = ApiContext(
-        directory,
-        settings.make_identifiers(),
-        shared.ring,
-        shared.access_log,
-        shared.limiters.keys,
-        failed_auth=shared.limiters.failed_auth,
-        counters=shared.counters,
-        logs_health_checks=settings.logging.health_checks,
-        stopping=stopping,
-    )
-    routes = all_routes(settings)
-    # If a feature replaces one of our routes, its handler must see each request.
-    is_fast = server.fast_path and not stopping and all(each in routes for each in OWN_ROUTES)
-    known_heads = KnownHeads(api, server.max_body) if is_fast else None
-    app = make_api(
-        api,
-        server.base_path,
-        server.health_path,
-        routes,
-        known_heads=known_heads,
-        parts=shared.parts,
-    )
-    return Serving(
-        app=app,
-        reject=make_reject(api.access_log, shared.counters),
-        limits=HttpLimits(
-            max_body=server.max_body,
-            idle_timeout=server.idle_timeout,
-            body_timeout=server.body_timeout,
-            max_connections=server.max_connections,
-        ).within_descriptors(),
-        fast_path=known_heads.connect if known_heads else None,
-        proxies=TrustedProxies(server.trusted_proxies) if server.trusted_proxies else None,
-        keep_alive=not stopping,
-    )
 
 
 @asynccontextmanager
@@ -294,7 +286,7 @@ async def service_of_one_process(
 
         def end(result: ReloadResult, audited: Audited) -> None:
             events.send("ready")
-            record(result, service.shared.counters, audited)
+            record(result, service.counters, audited)
 
         service.reloader = Reloader(file, apply, lambda _: events.send("reloading"), end)
         stack.push_async_callback(service.reloader.close)
@@ -304,7 +296,7 @@ async def service_of_one_process(
         await stack.enter_async_context(background(watch))
         if admin is not None:
             await stack.enter_async_context(
-                admin_listening(own, admin.host, service, parts=service.shared.parts)
+                admin_listening(own, admin.host, service, parts=service.parts)
             )
             service.admin_url = Address.of(own[0]).url("http")
         yield service
@@ -336,10 +328,12 @@ async def public_listener(
     ):
         limiters = common or Limiters(settings.limits)
         by_name = {each.name: each for each in parts}
-        shared = SharedParts(keys.ring, limiters, counters, log, by_name)
-        server = HttpServer(make_http(settings, directories.current, shared))
         tls = tls_context(settings.server.tls) if settings.server.tls else None
-        with sockets as (own,), closing(server):
-            await server.listen(own, tls)
+        with sockets as (own,):
             summary = addresses_of(own), settings.server.scheme, None, len(keys.ring.ids)
-            yield Service(*summary, settings, server, keys, directories, shared, logs)
+            service = Service(
+                *summary, settings, keys, directories, limiters, counters, by_name, log, logs
+            )
+            with closing(service.server):
+                await service.server.listen(own, tls)
+                yield service

@@ -59,7 +59,7 @@ def run_worker(
                     requests.service.set_result(service)
                     logs.writer.flush()  # before the announcement of the service
                     channel.serving(service.key_count, lambda: _report(service))
-                    async with background(measure_lag(service.shared.counters)):
+                    async with background(measure_lag(service.counters)):
                         await channel.stop.wait()
                         if await service.drain(delay=channel.delay):
                             return STOPPED
@@ -71,7 +71,7 @@ def run_worker(
 
 
 def _report(service: Service) -> Message:
-    process, counters = service.process_report(take_lag=True), service.shared.counters
+    process, counters = service.process_report(take_lag=True), service.counters
     requests = sum(each.count for each in counters.responses.values())
     return {"process": process, "counters": counters.to_record(), "requests": requests}
 

@@ -27,7 +27,7 @@ def test_degraded_service_is_ready_and_says_what_fails(
     record = json.loads(invoke("health", "--config", used, "--json").stdout)
     assert record == {"status": "ready", "degraded": []}
     key_store = SimpleNamespace(report=lambda: PartReport("keys.db: gone", 0.0))
-    monkeypatch.setitem(cast("dict[str, Any]", service.shared.parts), "key store", key_store)
+    monkeypatch.setitem(cast("dict[str, Any]", service.parts), "key store", key_store)
     service.sockets = PartReport("unix:/s was removed", 0.0)
     done = invoke("health", "--config", used)
     assert done.exit_code == 0

@@ -122,7 +122,7 @@ def test_only_what_is_not_known_is_undetermined(tmp_path: Path) -> None:
         record = json.loads(batch(client, [{"input": "@alice"}, {"input": "@bob"}] * 50).body)
         after = [json.loads(batch(client, [{"input": "@alice"}]).body)]
         for ago in (590, 610):
-            service.shared.counters.backends["down"].last_error_at = time.time() - ago
+            service.counters.backends["down"].last_error_at = time.time() - ago
             after.append(json.loads(batch(client, [{"input": "@alice"}]).body))
     assert [each["status"] for each in record["results"]] == ["ok", "error"] * 50
     assert {each.get("code") for each in record["results"]} == {None, "backend_unavailable"}
@@ -158,7 +158,7 @@ def test_found_users_do_not_hide_that_others_may_be_missing(
     with serving("".join([CONFIG, *lines]), tmp_path) as service:
         client = Client(service.port)
         eventually(lambda: json.loads(batch(client, ITEMS[:2]).body)["degraded"])
-        failed = [each.last_error_at > 0 for each in service.shared.counters.backends.values()]
+        failed = [each.last_error_at > 0 for each in service.counters.backends.values()]
     assert any(failed) is fails
 
 

@@ -39,7 +39,7 @@ def shadows_of(harness: ReloadHarness) -> ShadowsPart:
 
 async def counts(harness: ReloadHarness, total: int, name: str = "new") -> dict[str, int]:
     """Return the results of comparisons, once there are so many and all have ended."""
-    counted = harness.service.shared.counters.counts[f"shadow {name}"]
+    counted = harness.service.counters.counts[f"shadow {name}"]
     await until(lambda: sum(counted.values()) >= total)
     for each in shadows_of(harness).shadows:
         await asyncio.gather(*each._tasks)  # noqa: SLF001 - tasks that nothing reports

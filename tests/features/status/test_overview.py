@@ -66,7 +66,7 @@ def test_status_shows_what_fails(
 ) -> None:
     (tmp_path / "users.yaml").write_text("users:\n", encoding="utf-8")
     key_store = SimpleNamespace(report=lambda: PartReport("keys.db: gone", 0.0))
-    monkeypatch.setitem(cast("dict[str, Any]", service.shared.parts), "key store", key_store)
+    monkeypatch.setitem(cast("dict[str, Any]", service.parts), "key store", key_store)
     service.sockets = PartReport("unix:/s was removed", 0.0)
     backend = service.directories.current.guards[0].backend
     servers = property(lambda _: [("db2:5432", "standby")])
