@@ -53,9 +53,8 @@ class Chain:
         self._timer = cache.timer
         self._default_negative_ttl = cache.limits.negative_ttl
         # As pluggy does, call the implementation that was registered last first.
-        of_plugins = reversed(plugins.hook.idv_identify.get_hookimpls())
-        self._sources: Sequence[Guard | _PluginDispatch]
-        self._sources = [*guards, *map(_PluginDispatch, of_plugins)]
+        hooks = reversed(plugins.hook.idv_identify.get_hookimpls())
+        self._sources: Sequence[Guard | _PluginDispatch] = [*guards, *map(_PluginDispatch, hooks)]
 
     async def find(self, query: Query, observe: _Observe | None = None) -> Answer:
         """Query the backends, then plugins. Return the answer. Raises `Unavailable` or `Broken`.
