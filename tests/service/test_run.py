@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.processes.process import eventually
-from support.processes.service import Client, write_config
-from tornado_idv.config.load import ConfigFile
+from support.processes.service import Client, load_configuration, write_config
 from tornado_idv.files import FileSignature
 from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds
@@ -24,7 +23,6 @@ from tornado_idv.logs.handlers import LogOutput
 from tornado_idv.logs.writer import LogWriter
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query
-from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.run import run
 from tornado_idv.service.service import Service
 from tornado_idv.web.access_log import AccessLog
@@ -47,11 +45,9 @@ def serve(tmp_path: Path, access: list[str]) -> Iterator[Serve]:
     """Run the service over one fixture until it is stopped; other logs are `caplog`'s."""
 
     def start(announce: Callable[[Service], None]) -> None:
-        file = ConfigFile.read(write_config(tmp_path, CONFIG))
-        manager = plugin_manager()
-        settings = file.load(installed_kinds(manager), {})
+        current = load_configuration(write_config(tmp_path, CONFIG))
         logs = LogOutput(writer, AccessLog(access.append, json_lines), Folding(print))
-        run(file, settings, manager, announce, logs)
+        run(current, announce, logs)
 
     with closing(LogWriter(len, str)) as writer:
         yield start

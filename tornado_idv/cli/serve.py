@@ -23,6 +23,7 @@ from tornado_idv.kit.files import replaced_file
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.cpus import worker_count
+from tornado_idv.service.reload import Configuration, Limiters
 from tornado_idv.service.run import run
 from tornado_idv.service.service import ServiceInfo
 
@@ -101,7 +102,9 @@ def serve(
         else nullcontext(ConfigFile.read(config_path, port)) as file,
     ):
         manager = plugin_manager()
-        settings = file.load(installed_kinds(manager), os.environ)
+        kinds = installed_kinds(manager)
+        settings = file.load(kinds, os.environ)
+        current = Configuration(file, settings, manager, kinds, Limiters(settings.limits))
 
         def announce_once(service: ServiceInfo) -> None:
             nonlocal ready_fd
@@ -115,11 +118,11 @@ def serve(
                 from tornado_idv.workers.supervise import supervise  # noqa: PLC0415 - start-up time
 
                 os.register_at_fork(after_in_child=lambda: _close(ready_fd))  # readers need EOF
-                supervise(file, settings, manager, announce_once, workers)
+                supervise(current, announce_once, workers)
                 return
             logging_ = settings.logging
             with closing(configure_logging(logging_.level, logging_.format, logging_.ids)) as logs:
-                run(file, settings, manager, announce_once, logs)
+                run(current, announce_once, logs)
 
 
 def _close(ready_fd: int | None) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from tornado_idv import yaml_loader
-from tornado_idv.config.address import Address
 from tornado_idv.config.checks import cross_checks, is_demo, value_at
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.problems import dotted, problems
@@ -47,11 +46,6 @@ class ConfigFile:
             kind = MissingConfigError if isinstance(error, FileNotFoundError) else StartError
             raise kind(f"{path}: cannot be read: {error.strerror}") from error
         return cls(path, require_file(path), port, {path: signature})
-
-    def addresses_for(self, settings: Settings) -> tuple[Address, ...]:
-        """Return the addresses to listen on. ``settings`` is the result of `load`."""
-        server = settings.server
-        return server.addresses if self.port is None else (Address(server.host, self.port),)
 
     def load(self, kinds: Kinds, environ: Mapping[str, str]) -> Settings:
         """Parse and validate the content, and return the settings.

@@ -11,6 +11,7 @@ import pluggy
 from pydantic import BaseModel
 
 from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
+from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import LimitSettings, Settings
 from tornado_idv.daemon_thread import DaemonThread
@@ -238,6 +239,12 @@ class Configuration:
     limiters: Limiters
     generation: int = 0
     sockets: SocketFiles = field(default_factory=SocketFiles)
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """The addresses to listen on. The option ``--port`` replaces those of the settings."""
+        server, port = self.settings.server, self.file.port
+        return server.addresses if port is None else (Address(server.host, port),)
 
     def use(self, content: str) -> ReloadResult:
         """Use this content of the file for new processes. Invalid content changes nothing."""

@@ -10,15 +10,14 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-import pluggy
 import uvloop
 
-from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, LogOutput
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.events import Events
 from tornado_idv.service.part import background
+from tornado_idv.service.reload import Configuration
 from tornado_idv.service.service import ServiceInfo, service_of_one_process
 
 _log = logging.getLogger(__name__)
@@ -32,18 +31,12 @@ KILLED_BY = 128
 _STOP = (signal.SIGTERM, signal.SIGINT)
 
 
-def run(
-    file: ConfigFile,
-    settings: Settings,
-    manager: pluggy.PluginManager,
-    announce: Callable[[ServiceInfo], None],
-    logs: LogOutput,
-) -> None:
+def run(current: Configuration, announce: Callable[[ServiceInfo], None], logs: LogOutput) -> None:
     """Serve until SIGTERM or SIGINT, then finish the requests in flight; reload on SIGHUP.
 
-    ``file`` holds the settings. ``announce`` is called when the service listens. SIGTERM or SIGINT
-    during the start ends the start. At the second SIGTERM or SIGINT, the process exits immediately,
-    with 128 plus the signal's number as exit code. Raises `StartError`.
+    ``announce`` is called when the service listens. SIGTERM or SIGINT during the start ends the
+    start. At the second SIGTERM or SIGINT, the process exits immediately, with 128 plus the
+    signal's number as exit code. Raises `StartError`.
     """
 
     async def serve() -> None:
@@ -52,11 +45,11 @@ def run(
         try:
             async with (
                 background(_report_alive(events)),
-                service_of_one_process(file, settings, manager, logs, events=events) as service,
+                service_of_one_process(current, logs, events=events) as service,
             ):
                 signals.ready(partial(service.reloader.start, "signal"))
                 tune_gc()
-                log_start(settings, service)
+                log_start(current.settings, service)
                 logs.writer.flush()  # so that all warnings appear before the announcement
                 announce(service)
                 events.send("ready")

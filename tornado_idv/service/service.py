@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
 
-import pluggy
-
 from tornado_idv.admin.operations import Record, parse_query
 from tornado_idv.admin.report import PartReport, Phase, ProcessReport, ReloadResult, Report
 from tornado_idv.admin.sources import guard_report
@@ -27,12 +25,19 @@ from tornado_idv.keys.ring import KeyRing
 from tornado_idv.logs.handlers import LogOutput
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import installed_kinds
 from tornado_idv.service.directories import Directories, open_directories
 from tornado_idv.service.events import Events
 from tornado_idv.service.keys import Keys
 from tornado_idv.service.part import Part, Prepared, Running, background
-from tornado_idv.service.reload import Audited, Limiters, Reloader, applicable, prepare_file, record
+from tornado_idv.service.reload import (
+    Audited,
+    Configuration,
+    Limiters,
+    Reloader,
+    applicable,
+    prepare_file,
+    record,
+)
 from tornado_idv.service.sockets import SocketFiles, addresses_of, bind, public_sockets, tls_context
 from tornado_idv.web.access_log import RequestLog
 from tornado_idv.web.app import OWN_ROUTES, all_routes, make_api, make_reject
@@ -253,22 +258,16 @@ class Service(ServiceInfo):
 
 @asynccontextmanager
 async def service_of_one_process(
-    file: ConfigFile,
-    settings: Settings,
-    manager: pluggy.PluginManager,
-    logs: LogOutput,
-    *,
-    events: Events,
+    current: Configuration, logs: LogOutput, *, events: Events
 ) -> AsyncIterator[Service]:
     """Run the whole service in one process, from open backends to listening sockets.
 
-    ``file`` holds the settings; a reload reads it again. At a reload, ``events`` sends
-    ``reloading`` and ``ready``. Raises `StartError` if the key store, a backend or an address
-    cannot be opened.
+    At a reload, ``events`` sends ``reloading`` and ``ready``. Raises `StartError` if the key store,
+    a backend or an address cannot be opened.
     """
-    sockets = public_sockets(settings.server, file.addresses_for(settings))
+    sockets = public_sockets(current.settings.server, current.addresses)
     async with AsyncExitStack() as stack:
-        if (admin := settings.admin) is not None:
+        if (admin := current.settings.admin) is not None:
             # The import is slow, and most services have no admin listener. Its socket is bound
             # first, so that it accepts connections before the public listener responds.
             from tornado_idv.admin.listener import admin_listening  # noqa: PLC0415
@@ -276,19 +275,17 @@ async def service_of_one_process(
             own = bind("change admin.host or admin.port", Address(admin.host, admin.port))
             for each in own:
                 stack.callback(each.close)
-        service = await stack.enter_async_context(
-            public_listener(settings, manager, logs, sockets=sockets)
-        )
+        service = await stack.enter_async_context(public_listener(current, logs, sockets))
 
         async def apply(file: ConfigFile) -> ReloadResult:
-            (await prepare_file(file, installed_kinds(manager), service.prepare)).commit()
+            (await prepare_file(file, current.kinds, service.prepare)).commit()
             return ReloadResult(needs_restart=service.needs_restart)
 
         def end(result: ReloadResult, audited: Audited) -> None:
             events.send("ready")
             record(result, service.counters, audited)
 
-        service.reloader = Reloader(file, apply, lambda _: events.send("reloading"), end)
+        service.reloader = Reloader(current.file, apply, lambda _: events.send("reloading"), end)
         stack.push_async_callback(service.reloader.close)
         files = SocketFiles(service.addresses)
         service.sockets = files.report
@@ -304,29 +301,25 @@ async def service_of_one_process(
 
 @asynccontextmanager
 async def public_listener(
-    settings: Settings,
-    manager: pluggy.PluginManager,
+    current: Configuration,
     logs: LogOutput,
-    *,
     sockets: AbstractContextManager[Sequence[Sequence[socket.socket]]],
-    common: Limiters | None = None,
 ) -> AsyncIterator[Service]:
     """Run a service without an admin listener; raises as `service_of_one_process`.
 
     ``sockets`` yields the sockets of one worker. It is entered last, so no client connects before
-    everything is open. ``common`` are the rate limits that several processes share.
+    everything is open.
     """
-    counters = Counters()
-    running = Running(settings, manager, counters)
+    settings, limiters, counters = current.settings, current.limiters, Counters()
+    running = Running(settings, current.plugins, counters)
     parts = [part for make_part in _PARTS if (part := make_part(running))]
     log: RequestLog | None = logs.access
     for each in parts:
         log = each.log_before(log)
     async with (
-        Keys(installed_kinds(manager)).opened(settings.auth) as keys,
+        Keys(current.kinds).opened(settings.auth) as keys,
         open_directories(running, parts) as directories,
     ):
-        limiters = common or Limiters(settings.limits)
         by_name = {each.name: each for each in parts}
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         with sockets as (own,):

@@ -7,15 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 
-import pluggy
-
 from tornado_idv.config.address import Address
-from tornado_idv.config.load import ConfigFile
-from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
-from tornado_idv.registry import installed_kinds
 from tornado_idv.service.events import Events
-from tornado_idv.service.reload import Configuration, Limiters
+from tornado_idv.service.reload import Configuration
 from tornado_idv.service.run import log_start
 from tornado_idv.service.service import ServiceInfo
 from tornado_idv.service.sockets import SocketFiles, addresses_of, bind, public_sockets
@@ -29,25 +24,19 @@ Run = Callable[[Configuration, Sequence[socket.socket], socket.socket], int]
 
 
 def supervise(
-    file: ConfigFile,
-    settings: Settings,
-    manager: pluggy.PluginManager,
-    announce: Callable[[ServiceInfo], None],
-    workers: int,
+    current: Configuration, announce: Callable[[ServiceInfo], None], workers: int
 ) -> None:
     """Serve with several workers until SIGTERM or SIGINT, then drain them.
 
-    ``file`` has the settings. A reload reads it again. When all workers serve, ``announce`` is
-    called. Raises `StartError` if no worker can start.
+    When all workers serve, ``announce`` is called. Raises `StartError` if no worker can start.
     """
+    settings = current.settings
     configure_direct_logging(settings.logging.level, settings.logging.format)
     server, admin = settings.server, settings.admin
-    with public_sockets(server, file.addresses_for(settings), workers) as public:
+    with public_sockets(server, current.addresses, workers) as public:
         admin_sockets: list[socket.socket] = []
         if admin:
             admin_sockets = bind("change admin.host or admin.port", Address(admin.host, admin.port))
-        kinds = installed_kinds(manager)
-        current = Configuration(file, settings, manager, kinds, Limiters(settings.limits))
         current.sockets = SocketFiles(addresses_of(public[0]))
 
         def on_ready(key_count: int) -> None:

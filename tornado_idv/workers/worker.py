@@ -48,13 +48,7 @@ def run_worker(
             # Before it serves, so a purge reaches every worker with cached answers.
             async with control_socket(requests.respond) as address:
                 channel.update(address=address)
-                async with public_listener(
-                    settings,
-                    current.plugins,
-                    logs,
-                    sockets=nullcontext([sockets]),
-                    common=current.limiters,
-                ) as service:
+                async with public_listener(current, logs, nullcontext([sockets])) as service:
                     tune_gc()
                     requests.service.set_result(service)
                     logs.writer.flush()  # before the announcement of the service

@@ -24,6 +24,7 @@ from tornado_idv.keys.token import issue
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
 from tornado_idv.service.events import Events
+from tornado_idv.service.reload import Configuration, Limiters
 from tornado_idv.service.service import Service, service_of_one_process
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import all_routes, make_api
@@ -188,16 +189,22 @@ def write_config(folder: Path, config: str = CONFIG + USERS) -> Path:
     return path
 
 
+def load_configuration(path: Path, *plugins: object) -> Configuration:
+    """Return the configuration of a process that was started with this file."""
+    manager, file = plugin_manager(plugins=plugins), ConfigFile.read(path)
+    kinds = installed_kinds(manager)
+    settings = file.load(kinds, {})
+    return Configuration(file, settings, manager, kinds, Limiters(settings.limits))
+
+
 @asynccontextmanager
 async def serving_here(
     config: str, folder: Path, *plugins: object, log: AccessLog | None = None
 ) -> AsyncIterator[Service]:
     """Runs the service of this configuration, as `write_config` does, in the running loop."""
-    manager = plugin_manager(plugins=plugins)
-    file = ConfigFile.read(write_config(folder, config))
-    settings = file.load(installed_kinds(manager), {})
+    current = load_configuration(write_config(folder, config), *plugins)
     logs: Any = SimpleNamespace(access=log, writer=SimpleNamespace(dropped=0))
-    async with service_of_one_process(file, settings, manager, logs, events=Events()) as service:
+    async with service_of_one_process(current, logs, events=Events()) as service:
         yield service
 
 

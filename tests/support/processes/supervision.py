@@ -13,13 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from support.processes.service import load_configuration
 from tornado_idv.admin.report import ReloadResult
-from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import DrainSettings
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.events import Event, Events
-from tornado_idv.service.reload import Configuration, Limiters
+from tornado_idv.service.reload import Configuration
 from tornado_idv.workers.channel import Message, State, encode
 from tornado_idv.workers.child import Child, Slot
 from tornado_idv.workers.supervisor import MANAGER, Supervisor
@@ -35,10 +34,7 @@ def configuration(folder: Path, text: str, *plugins: object) -> Configuration:
     """Write a file, and return the configuration of a process that was started with it."""
     path = folder / "config.yaml"
     path.write_text(text)
-    manager, file = plugin_manager(plugins=plugins), ConfigFile.read(path)
-    kinds = installed_kinds(manager)
-    settings = file.load(kinds, {})
-    return Configuration(file, settings, manager, kinds, Limiters(settings.limits))
+    return load_configuration(path, *plugins)
 
 
 _MAX_STEPS = 100
