@@ -4,7 +4,8 @@ import asyncio
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,11 @@ from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
 from tornado_idv.model import Answer, Query, User
 from tornado_idv.registry import (
-    build_backends,
+    build_backend,
     installed_kinds,
     load_class,
     open_backend,
-    open_backends,
+    opened_backend,
     plugin_manager,
 )
 
@@ -184,12 +185,11 @@ def test_one_kind_offered_by_two_plugins_stops_the_start() -> None:
         installed_kinds(manager)
 
 
-def test_backends_are_built_in_the_order_of_the_file_several_of_one_kind() -> None:
-    kinds = Kinds({"fake": Recorder, "other": OtherBackend})
-    wanted = [options("c"), options("a", "other"), options("b")]
-    backends = build_backends(kinds, wanted)
-    assert [type(each) for each in backends] == [Recorder, OtherBackend, Recorder]
-    assert [each.options for each in backends] == wanted
+@pytest.mark.parametrize(("kind", "built"), [("fake", Recorder), ("other", OtherBackend)])
+def test_backend_is_built_with_the_class_of_its_kind(kind: str, built: type[AnyBackend]) -> None:
+    wanted = options("c", kind)
+    backend = build_backend(Kinds({"fake": Recorder, "other": OtherBackend}), wanted)
+    assert (type(backend), backend.options) == (built, wanted)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,13 @@ class FailsToBuild(Recorder):
 )
 def test_backend_that_cannot_be_created_is_reported(kind: type[AnyBackend], reported: str) -> None:
     with pytest.raises(StartError, match=f"backend a cannot be created: .*{reported}"):
-        build_backends(Kinds({"fake": kind}), [options("a")])
+        build_backend(Kinds({"fake": kind}), options("a"))
+
+
+@asynccontextmanager
+async def opened_in_order(backends: Sequence[Recorder]) -> AsyncIterator[Sequence[object]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(opened_backend(each)) for each in backends]
 
 
 async def test_backends_are_opened_in_order_and_closed_in_reverse(
@@ -285,8 +291,8 @@ async def test_backends_are_opened_in_order_and_closed_in_reverse(
         Recorder(options(name), log, fails_to_close=error)
         for name, error in zip("abc", errors, strict=True)
     ]
-    async with open_backends(backends) as given:
-        assert given is backends
+    async with opened_in_order(backends) as given:
+        assert given == backends
         assert log == ["open a", "open b", "open c"]
     assert log[3:] == ["close c", "close b", "close a"]
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
@@ -309,7 +315,7 @@ async def test_when_one_fails_to_open_those_before_it_are_closed(error: BaseExce
         Recorder(options("d"), log),
     ]
     with pytest.raises(type(error)) as caught:
-        async with open_backends(backends):
+        async with opened_in_order(backends):
             log.append("served")
     assert caught.value is error
     assert log == ["open a", "open b", "close b", "close a"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 import traceback
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import fields
 from importlib import metadata
 from pkgutil import resolve_name
@@ -124,38 +124,29 @@ def load_class(offered: type[T] | str) -> type[T]:
     return loaded
 
 
-def build_backends(kinds: Kinds, options: Iterable[BackendOptions]) -> list[AnyBackend]:
-    """Return a backend for each entry of ``backends:``, in the order of the file.
-
-    Raises `StartError` if a backend cannot be created.
-    """
-    backends: list[AnyBackend] = []
-    for each in options:
-        kind = load_class(kinds.backends[each.kind])
-        try:
-            backends.append(kind(each))
-        except IdvError:
-            raise
-        except Exception as error:  # noqa: BLE001 a plugin may raise anything
-            raise StartError(f"backend {each.name} cannot be created: {_cause(error)}") from None
-        if not hasattr(backends[-1], "options"):
-            text = f"the __init__ of {kind.__name__} must call super().__init__(options)"
-            raise StartError(f"backend {each.name} cannot be created: {text}")
-    return backends
+def build_backend(kinds: Kinds, options: BackendOptions) -> AnyBackend:
+    """Return a backend with these options. Raises `StartError` if it cannot be created."""
+    kind = load_class(kinds.backends[options.kind])
+    try:
+        backend = kind(options)
+    except IdvError:
+        raise
+    except Exception as error:  # noqa: BLE001 a plugin may raise anything
+        raise StartError(f"backend {options.name} cannot be created: {_cause(error)}") from None
+    if not hasattr(backend, "options"):
+        text = f"the __init__ of {kind.__name__} must call super().__init__(options)"
+        raise StartError(f"backend {options.name} cannot be created: {text}")
+    return backend
 
 
 @asynccontextmanager
-async def open_backends(backends: Sequence[AnyBackend]) -> AsyncIterator[Sequence[AnyBackend]]:
-    """Open the backends in order, and close them in reverse order.
-
-    If a backend fails to open, the backends before it are closed, and the error is raised. If a
-    backend fails to close, the error is logged, and the other backends are still closed.
-    """
-    async with AsyncExitStack() as stack:
-        for backend in backends:
-            await open_backend(backend)
-            stack.push_async_callback(close_backend, backend)
-        yield backends
+async def opened_backend(backend: AnyBackend) -> AsyncIterator[AnyBackend]:
+    """Open a backend as `open_backend` does, and close it at the end of the context."""
+    await open_backend(backend)
+    try:
+        yield backend
+    finally:
+        await close_backend(backend)
 
 
 async def open_backend(backend: AnyBackend, *, may_be_degraded: bool = False) -> None:

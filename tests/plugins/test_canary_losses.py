@@ -35,7 +35,7 @@ from tornado_idv import BackendResult, ByCard, ByNickname, LookupFailed, Query, 
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import make_backend
 from tornado_idv.lookup.guard import Guard
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +63,7 @@ async def check(
     backend: AnyBackend, lose: Callable[[], object], lost: tuple[Query, ...] = BOTH
 ) -> None:
     """Lose users; the backend says that it does not know those ``lost``, and its guard does not."""
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         guard = Guard(backend, lambda _: True)
         for query in BOTH:
             assert await ask(guard, query) == "found"
@@ -194,7 +194,7 @@ async def test_ldap_that_hides_what_a_condition_reads(
     }
     backend = make_backend(LdapBackend, tmp_path, **options)
     alice, carl = ByNickname("alice"), ByNickname("carl")
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         guard = Guard(backend, lambda _: True)
         assert [await ask(guard, each) for each in (alice, carl)] == ["found", "not found"]
         access = f"access to attrs={hidden} by * none\n"

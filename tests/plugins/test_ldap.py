@@ -29,7 +29,7 @@ from support.processes.service import CONFIG
 from tornado_idv import ByCard, ByNickname, DegradedStartError, Query, StartError, Unavailable, User
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 require()
 
@@ -128,7 +128,7 @@ class TestConformance(BackendConformance):
 async def test_entry_becomes_a_user(
     backend_of: Make, query: Query, expected: User | str | None
 ) -> None:
-    async with open_backends([backend_of()]) as (backend,):
+    async with opened_backend(backend_of()) as backend:
         if isinstance(expected, str):
             assert await outcome(backend, query) == expected
         else:
@@ -153,7 +153,7 @@ def test_errors_that_pass_are_no_defects() -> None:
 
 async def test_bytes_need_a_function(backend_of: Make) -> None:
     response = {**RESPONSE, "plan": "jpegPhoto"}
-    async with open_backends([backend_of(response=response)]) as (backend,):
+    async with opened_backend(backend_of(response=response)) as backend:
         result = await outcome(backend, ByNickname("binary"))
         assert result == "broken: a wrong record: plan (jpegPhoto) is binary, not text"
 
@@ -186,14 +186,14 @@ async def test_permanent_errors_stop_the_start(
     backend_of: Make, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(StartError) as caught:
-        async with open_backends([backend_of(**options)]):
+        async with opened_backend(backend_of(**options)):
             pass
     assert message in str(caught.value)
     assert "wrong" not in str(caught.value)
 
 
 async def test_search_without_a_base_is_no_missing_user(backend_of: Make) -> None:
-    async with open_backends([backend_of(bind=None, base_dn="")]) as (backend,):
+    async with opened_backend(backend_of(bind=None, base_dn="")) as backend:
         result = await outcome(backend, ByNickname("alice"))
     assert str(result).startswith("broken: base_dn does not exist, or")
 
@@ -216,9 +216,7 @@ async def test_user_who_is_hidden_is_no_missing_user(
     backend_of: Make, tmp_path: Path, acl: str, scope: str
 ) -> None:
     with LdapServer(tmp_path / "server", options=acl) as server:
-        async with open_backends([backend_of(uris=[server.uri], bind=None, scope=scope)]) as (
-            backend,
-        ):
+        async with opened_backend(backend_of(uris=[server.uri], bind=None, scope=scope)) as backend:
             for card in (ALICE.card_number, "5"):
                 assert NO_ENTRY in await outcome(backend, ByCard(card))
 
@@ -228,7 +226,7 @@ async def test_limit_that_keeps_a_filter_from_being_tried_opens_no_breaker(
 ) -> None:
     """It is of no concern to users who exist; after one was found, others may be missing."""
     with LdapServer(tmp_path / "server", database="limits * size.unchecked=1") as server:
-        async with open_backends([backend_of(uris=[server.uri], bind=None)]) as (backend,):
+        async with opened_backend(backend_of(uris=[server.uri], bind=None)) as backend:
             with pytest.raises(Unavailable, match="exceeded a limit of the server") as caught:
                 await backend.find(ByNickname("nobody"))
             assert not caught.value.counts_against_breaker
@@ -274,7 +272,7 @@ def test_filter_for_any_value(text: str, expected: str, compared: str | None) ->
 async def test_condition_on_several_values(backend_of: Make, condition: str, expected: str) -> None:
     """One that compares a single value is an error where another value would make it true."""
     response = {**RESPONSE, "not_known_when": condition}
-    async with open_backends([backend_of(response=response)]) as (backend,):
+    async with opened_backend(backend_of(response=response)) as backend:
         assert str(await outcome(backend, ByNickname("twins"))).startswith(expected)
 
 
@@ -287,7 +285,7 @@ async def test_tls_start_tls_and_client_certificate(backend_of: Make, server: Ld
         {"start_tls": True, "tls": tls},
         {"uris": [server.tls_uri], "tls": own, "bind": {"sasl": "external"}},
     ):
-        async with open_backends([backend_of(**options)]) as (backend,):
+        async with opened_backend(backend_of(**options)) as backend:
             assert await backend.find(ByNickname("alice")) == ALICE
 
 
@@ -328,7 +326,7 @@ async def test_alias_to_an_entry_outside_of_the_base_is_not_followed(
         handle.add_s(alias, [("objectClass", classes), ("aliasedObjectName", outside.encode())])
         ldap.set_option(ldap.OPT_DEREF, ldap.DEREF_ALWAYS)
         try:
-            async with open_backends([backend_of()]) as (backend,):
+            async with opened_backend(backend_of()) as backend:
                 assert await outcome(backend, ByNickname("zoe")) == "not found"
         finally:
             ldap.set_option(ldap.OPT_DEREF, ldap.DEREF_NEVER)

@@ -27,7 +27,7 @@ from support.processes.process import eventually, running
 from support.processes.service import CONFIG, Client
 from tornado_idv import ByCard, ByNickname, User, yaml_loader
 from tornado_idv.kit.testing import make_backend
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 require()
 
@@ -97,7 +97,7 @@ async def test_recipe_of_the_readme_finds_who_is_enabled(
     directory: ActiveDirectory, tmp_path: Path
 ) -> None:
     backend = make_backend(LdapBackend, tmp_path, **recipe(directory))
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         assert "CN=NTDS Settings," in backend._pool._open[0].server  # noqa: SLF001 - connections of which no lookup tells
         for nickname, (card, plan) in USERS.items():
             user = User(plan, card, nickname)
@@ -124,7 +124,7 @@ async def test_recipe_of_the_readme_notices_a_missing_right(
     async def results(lacking: str, *allowed: str) -> list[str]:
         directory.allow_reading(places[lacking], *allowed)
         given = {**recipe(directory), "base_dn": places[lacking]}
-        async with open_backends([make_backend(LdapBackend, tmp_path, **given)]) as (backend,):
+        async with opened_backend(make_backend(LdapBackend, tmp_path, **given)) as backend:
             queries = [ByNickname(f"no{lacking}"[:20]), ByCard("30"), ByCard("31")]
             return [(await outcome(backend, each)).partition(":")[0] for each in queries]
 

@@ -11,7 +11,7 @@ import pytest
 from support.databases.ldap_server import BIND, OPTIONS, LdapServer, person, require
 from support.fakes.outcomes import outcome
 from tornado_idv import Broken, ByNickname, StartError
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 require()
 
@@ -60,7 +60,7 @@ async def found(
     }
     made = LdapBackend(LdapOptions.model_validate(options, context={"nickname_case": case}))
     assert made.serves == {ByNickname}
-    async with open_backends([made]) as (backend,):
+    async with opened_backend(made) as backend:
         result = await outcome(backend, ByNickname(who))
         if result != "found":
             return result

@@ -27,7 +27,7 @@ from support.http.http_server import until
 from support.http.tcp_relay import Relay, relaying
 from tornado_idv import ByNickname, Unavailable
 from tornado_idv.kit.testing import make_backend
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 require()
 
@@ -98,7 +98,7 @@ async def test_replica_that_is_being_loaded_says_of_no_user_that_he_is_missing(
     provider = make(ALICE, BOB, starts=False, **PROVIDER)
     replica = make(ALICE, **replica_of(provider, offers=offers))
     backend = backend_of(replica, **({} if offers else {"require_context_csn": True}))
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         for who in ("alice", "bob"):
             result = await outcome(backend, ByNickname(who))
             assert result == f"unavailable: {replica.uri}: {BEING_LOADED}"
@@ -114,7 +114,7 @@ async def test_context_csn_is_not_required_where_it_may_not_be_read(
 ) -> None:
     given = replica_of(make(starts=False), offers=True)
     replica = make(ALICE, **{**given, "options": f"{given['options']}\n{access}"})
-    async with open_backends([backend_of(replica, bind=None)]) as (backend,):
+    async with opened_backend(backend_of(replica, bind=None)) as backend:
         assert await outcome(backend, ByNickname("alice")) == "found"
         assert await outcome(backend, ByNickname("bob")) == "not found"
 
@@ -154,7 +154,7 @@ async def test_handshake_that_hangs_does_not_block_the_next_attempt(
     async with relaying(server.tls_port, HangingOnce) as relay:
         uris = [f"ldaps://127.0.0.1:{relay.port}"]
         backend = backend_of(uris=uris, tls=tls, connect_timeout="200ms")
-        async with open_backends([backend]):
+        async with opened_backend(backend):
             assert backend.problem == f"{uris[0]}: the server did not respond in time"
             await until(lambda: backend.problem is None)
             assert await outcome(backend, ByNickname("alice")) == "found"
@@ -173,7 +173,7 @@ async def test_server_that_hangs_is_left_after_the_timeout_of_a_step(
         if not accepts:
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         uris = [f"{scheme}://127.0.0.1:{port}", server.uri]
-        async with open_backends([backend_of(uris=uris, connect_timeout="500ms")]) as (backend,):
+        async with opened_backend(backend_of(uris=uris, connect_timeout="500ms")) as backend:
             await until(lambda: backend.problem is None)
             assert await outcome(backend, ByNickname("alice")) == "found"
 
@@ -222,7 +222,7 @@ async def test_references_to_other_servers_are_neither_entries_nor_followed(make
         lambda *connection: accepted.append(connection), "127.0.0.1", 0
     ) as other:
         server = make(ALICE, reference(other.sockets[0].getsockname()[1]))
-        async with open_backends([backend_of(server, timeout="1s")]) as (backend,):
+        async with opened_backend(backend_of(server, timeout="1s")) as backend:
             assert await outcome(backend, ByNickname("alice")) == "found"
             assert await outcome(backend, ByNickname("bob")) == "not found"
     assert not accepted

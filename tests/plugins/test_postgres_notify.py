@@ -14,7 +14,7 @@ from support.databases.postgres_server import ALICE, BOB, USERS, Database
 from support.processes.process import Invoke
 from support.processes.service import CONFIG
 from tornado_idv import ByCard, ByNickname, Query
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ async def listening(database: Database) -> AsyncIterator[asyncio.Queue[set[Query
     backend = backend_of(database, notify={})
     changes: asyncio.Queue[set[Query]] = asyncio.Queue()
     backend.on_change(lambda *queries: changes.put_nowait({*queries}))
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         assert await changes.get() == set()
         yield changes
 

@@ -18,7 +18,7 @@ from support.databases.pgbouncer import running_pooler
 from support.databases.postgres_backends import backend_of, serving
 from support.databases.postgres_server import ALICE, BOB, USERS, Database
 from tornado_idv import Broken, ByCard, ByNickname, KeyStoreError, StartError, User
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +117,7 @@ async def test_no_statement_has_a_name_that_another_process_may_use(database: Da
     backend.on_change(lambda *_: purged.set())
     store = PostgresBackend.user_store(backend.options)
     assert await asyncio.to_thread(lambda: list(store.records())) == [ALICE, BOB]
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         assert await backend.find(ByNickname("alice")) == ALICE
         await purged.wait()
     database.run(f"{change} RESET log_statement")

@@ -14,7 +14,7 @@ from support.databases.postgres_server import ALICE, BOB, PASSWORD, USERS, Datab
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from tornado_idv import Broken, ByCard, ByNickname, StartError
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ async def test_table_of_the_start_is_read_when_its_name_means_another_one(
     database: Database,
 ) -> None:
     backend = backend_of(database, pool={"min": "1", "max": "4"})
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         assert await outcome(backend) == "found"
         await asyncio.to_thread(database.run, OTHER_PATH)
         await asyncio.to_thread(database.run, DISCONNECT)
@@ -81,7 +81,7 @@ async def test_name_that_means_another_table_is_an_error_until_it_is_repaired(
 ) -> None:
     monkeypatch.setattr(PostgresBackend, "check_interval", 0.05)
     backend = backend_of(database)
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         await asyncio.to_thread(database.run, SHADOW)
         await until(lambda: backend.problem is not None)
         assert '"users" is ' in str(backend.problem)
@@ -101,11 +101,11 @@ async def test_name_in_several_schemas_is_a_warning_and_an_error_if_the_first_is
     advice = "name the schema in the option `table`"
     with pytest.raises(StartError, match=f'schema "public"; {advice}, since {ROLE}.users is empty'):
         await backend_of(database).open()
-    async with open_backends([backend_of(database, table="public.users")]) as (backend,):
+    async with opened_backend(backend_of(database, table="public.users")) as backend:
         assert await outcome(backend) == "found"
         assert caplog.text == ""
     await asyncio.to_thread(database.run, f"INSERT INTO {ROLE}.users SELECT * FROM public.users")
-    async with open_backends([backend_of(database)]):
+    async with opened_backend(backend_of(database)):
         (warning,) = [each.getMessage() for each in caplog.records]
     assert warning.endswith(
         f'"users" is {ROLE}.users, and there is another table of this name in the schema "public"; '
@@ -117,7 +117,7 @@ async def test_own_queries_read_the_schemas_of_the_start(database: Database) -> 
     backend = backend_of(
         database, by_nickname="SELECT * FROM users WHERE nickname = $1", pool={"min": "0"}
     )
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         await asyncio.to_thread(database.run, OTHER_PATH)
         assert await outcome(backend) == "found"
         await asyncio.to_thread(database.run, f"ALTER ROLE {ROLE} CONNECTION LIMIT 0")
@@ -142,7 +142,7 @@ async def test_exchange_of_tables_by_renaming_is_followed(database: Database, af
     """With the rows of the new table, in single lookups and in shared queries."""
     backend = backend_of(database, pool={"max": "1"})
     queries = [*map(ByNickname, ["alice", "bob", "carol"]), ByCard("77"), ByCard(BOB.card_number)]
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         for _ in range(2):
             await asyncio.gather(*(outcome(backend, each) for each in queries))
         await asyncio.to_thread(database.run, SWAP.format(rows=NEW_ROWS, after=after))
@@ -171,7 +171,7 @@ async def test_not_found_in_another_table_is_an_error_and_not_believed(
     await asyncio.to_thread(database.run, "DROP TABLE IF EXISTS extensions.users")
     backend = backend_of(database, pool={"max": "1"})
     queries = [ByNickname("alice"), ByCard("1")] * 4
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         assert await outcome(backend) == "found"
         await asyncio.to_thread(database.run, change)
         ended = await asyncio.gather(*(outcome(backend, each) for each in queries))
@@ -211,7 +211,7 @@ async def test_database_that_is_exchanged_by_renaming_is_compared(database: Data
     server.run(f"CREATE DATABASE copied TEMPLATE {name}")
     server.run("DELETE FROM users", "copied")
     server.end_session("copied")
-    async with open_backends([backend_of(database)]) as (backend,):
+    async with opened_backend(backend_of(database)) as backend:
         assert await outcome(backend) == "found"
         server.run(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false; {end}")
         server.run(f"ALTER DATABASE {name} RENAME TO old; ALTER DATABASE copied RENAME TO {name}")

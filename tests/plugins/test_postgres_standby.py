@@ -17,7 +17,7 @@ from support.databases.postgres_server import ALICE, USERS, Database, create_dat
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from tornado_idv import BackendResult, ByCard, ByNickname, Query, Unavailable
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ async def running(
     given = {"timeout": "2s", "max_lag": f"{MAX_LAG}s", **options}
     backend = backend_of(database, dsn=f"{dsn}&target_session_attrs={role}", **given)
     backend.on_change(on_change)
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         yield backend
 
 

@@ -11,7 +11,7 @@ from support.databases.postgres_server import USERS, Database
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from tornado_idv import ByCard, ByNickname, StartError
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ async def test_table_that_a_crash_empties_stops_the_start(
     with pytest.raises(StartError, match="is UNLOGGED: it is empty after a crash") as caught:
         await backend.open()
     await asyncio.to_thread(database.run, str(caught.value).rpartition("; ")[2])
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         assert await outcome(backend, ByCard("1")) == "not found"
 
 

@@ -43,7 +43,7 @@ from tornado_idv import (
 )
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 pytestmark = pytest.mark.slow
 
@@ -136,7 +136,7 @@ async def test_a_password_that_is_changed_in_its_file_is_used(
     secret = yaml_loader.FileText(server.url)
     secret.path = tmp_path / "url"
     secret.path.write_text(server.url)
-    async with open_backends([backend_of(server, url=secret)]) as (backend,):
+    async with opened_backend(backend_of(server, url=secret)) as backend:
         assert await outcome(backend) == "found"
         server.run("CONFIG", "SET", "requirepass", PASSWORD)
         server.run("AUTH", PASSWORD)
@@ -156,7 +156,7 @@ async def test_an_evicted_user_is_unavailable_until_all_are_loaded_again(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The policy may change after the start, as with a failover: it is not replicated."""
-    async with open_backends([backend_of(server)]) as (backend,):
+    async with opened_backend(backend_of(server)) as backend:
         assert await outcome(backend, ByNickname("carol")) == "not found"
         server.run("CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "maxmemory", "1")
         server.wait_for(b"$-1", "GET", "ready")
@@ -165,7 +165,7 @@ async def test_an_evicted_user_is_unavailable_until_all_are_loaded_again(
         server.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
         assert (await outcome(backend)).startswith("unavailable: the server has evicted keys, and")
         assert "evicted keys" not in caplog.text
-        async with open_backends([backend_of(server)]):
+        async with opened_backend(backend_of(server)):
             assert "the server has evicted keys, and users may be among them" in caplog.text
         server.write(ALICE)
         assert await outcome(backend) == "found"
@@ -225,7 +225,7 @@ def test_error_that_passes_is_no_defect_and_a_response_counts_for_the_circuit_br
 async def test_an_invalid_record_is_broken(
     server: RedisServer, command: tuple[str | bytes, ...], query: Query, reason: str
 ) -> None:
-    async with open_backends([backend_of(server)]) as (backend,):
+    async with opened_backend(backend_of(server)) as backend:
         assert not server.run(*command).startswith(b"-")
         try:
             assert await outcome(backend, query) == f"broken: {reason}"
@@ -237,7 +237,7 @@ async def test_commands_and_replies_are_explained(server: RedisServer) -> None:
     server.run("SET", "card:78", "carol")
     server.run("HSET", "user:carol", "nickname", "carol", "card_number", "78")
     steps: list[Step] = []
-    async with open_backends([backend_of(server)]) as (backend,):
+    async with opened_backend(backend_of(server)) as backend:
         with pytest.raises(Broken, match="has no plan"):
             await backend.explain(ByCard("78"), steps)
     assert steps == [
@@ -253,7 +253,7 @@ async def test_folded_nicknames_are_found_by_keys_in_lower_case(
     server.run("SET", "card:77", "CaroL")
     options = {"name": "tested", "kind": "tested", "url": server.url}
     parsed = RedisBackend.options_type.model_validate(options, context={"nickname_case": "fold"})
-    async with open_backends([RedisBackend(parsed)]) as (backend,):
+    async with opened_backend(RedisBackend(parsed)) as backend:
         for query in (ByNickname("carol"), ByCard("77")):
             assert await backend.find(query) == User("Free", "77", "CaroL")
 
@@ -265,7 +265,7 @@ async def test_lookups_share_the_connections_and_need_only_the_documented_rights
     (rights,) = re.findall(r"^ACL SETUSER idv on .* ~ready .*$", readme, re.MULTILINE)
     server.run(*rights.replace("LONG-RANDOM-TEXT", PASSWORD).split())
     url = server.url.replace("//", f"//idv:{PASSWORD}@")
-    async with open_backends([backend_of(url, pool_size="3")]) as (backend,):
+    async with opened_backend(backend_of(url, pool_size="3")) as backend:
         assert await outcome(backend, ByNickname("carol")) == "not found"
         before = server.accepted
         assert {*await asyncio.gather(*(outcome(backend) for _ in range(20)))} == {"found"}
@@ -277,7 +277,7 @@ async def test_lookups_fail_while_the_server_restarts_and_recover(
 ) -> None:
     """It is empty then, and no user is "not known" before it is loaded again."""
     server.stop()
-    async with open_backends([backend_of(server, pool_size="3")]) as (backend,):
+    async with opened_backend(backend_of(server, pool_size="3")) as backend:
         assert [each.levelno for each in caplog.records] == [logging.ERROR]
         assert backend.problem is not None
         assert await outcome(backend) == UNREACHED
@@ -314,7 +314,7 @@ async def test_server_that_may_lose_users_without_a_trace_is_warned_of(
 ) -> None:
     server.run("CONFIG", "SET", "appendonly", appendonly)
     server.run("SET", "ready", server.run_id if ready == "run_id" else ready)
-    async with open_backends([backend_of(server)]):
+    async with opened_backend(backend_of(server)):
         server.run("CONFIG", "SET", "appendonly", "no")
         text = "A restart may lose new users and keep the key ready. Then lookups of the lost users"
         assert (text in caplog.text) is warned_of
@@ -332,9 +332,9 @@ async def test_the_primary_and_its_database_are_found_by_the_sentinels(
             "sentinels": [UNREACHABLE, sentinel.url],
             "timeout": "200ms",
         }
-        async with open_backends([backend_of("", **options, service="others")]) as (other,):
+        async with opened_backend(backend_of("", **options, service="others")) as other:
             assert (await outcome(other)).startswith(UNREACHED)
-        async with open_backends([backend_of("", **options, service="members")]) as (backend,):
+        async with opened_backend(backend_of("", **options, service="members")) as backend:
             assert await outcome(backend, ByNickname("carol")) == "not found"
             assert backend.servers == [(f"127.0.0.1:{server.port}", "primary")]
             server.pause()
@@ -342,7 +342,7 @@ async def test_the_primary_and_its_database_are_found_by_the_sentinels(
             try:
                 with pytest.raises(Unavailable, match="the server did not respond in time"):
                     await backend.find(NICKNAME)
-                async with open_backends([backend_of(server, timeout="60s")]) as (hung,):
+                async with opened_backend(backend_of(server, timeout="60s")) as hung:
                     assert hung.problem == "the server did not respond in time"
             finally:
                 server.resume()
@@ -371,7 +371,7 @@ async def test_the_certificate_of_the_server_is_verified(tmp_path: Path) -> None
                 "unavailable: the TLS handshake failed; see ssl_ca_certs of the url"
             ),
         }.items():
-            async with open_backends([backend_of(each)]) as (backend,):
+            async with opened_backend(backend_of(each)) as backend:
                 assert await outcome(backend) == expected
 
 

@@ -15,7 +15,7 @@ from support.databases.redis_server import RedisServer, running_server
 from support.fakes.outcomes import outcome
 from tornado_idv import ByCard, ByNickname, Query, StartError, User
 from tornado_idv.kit.testing import make_backend
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,7 @@ async def test_users_of_every_node_are_found(cluster: RedisCluster) -> None:
     cluster.load(*USERS, braced)
     queries = [ByNickname(user.nickname) for user in USERS]
     assert len({cluster.of(f"user:{query.nickname}").port for query in queries}) == 3
-    async with open_backends([backend_of(cluster)]) as (backend,):
+    async with opened_backend(backend_of(cluster)) as backend:
         found = await asyncio.gather(*map(backend.find, queries))
         assert found == USERS
         cards = [ByCard(user.card_number) for user in USERS]
@@ -75,7 +75,7 @@ async def test_the_users_of_a_node_without_its_data_are_unavailable(cluster: Red
     without = [
         "unavailable" if lost else result for lost, result in zip(is_lost, right, strict=True)
     ]
-    async with open_backends([backend_of(cluster)]) as (backend,):
+    async with opened_backend(backend_of(cluster)) as backend:
 
         async def results(*queries: Query) -> list[str]:
             return [(await outcome(backend, query)).partition(":")[0] for query in queries]
@@ -88,7 +88,7 @@ async def test_the_users_of_a_node_without_its_data_are_unavailable(cluster: Red
         assert layout_reads(cluster, lost) - before < 10  # not after each failure
         cluster.restart(lost)
         assert await results(*queries) == without
-        async with open_backends([backend_of(cluster)]) as (other,):
+        async with opened_backend(backend_of(cluster)) as other:
             problem = f"node 127.0.0.1:{lost.port}: the key ready:{{…}} is missing, "
             assert str(other.problem).startswith(problem)
         orphan = next(
@@ -107,7 +107,7 @@ async def test_the_users_of_a_node_without_its_data_are_unavailable(cluster: Red
 async def test_a_node_that_hangs_is_noticed_within_the_timeout(cluster: RedisCluster) -> None:
     """Otherwise the client would not learn which replica was promoted."""
     node = cluster.of("user:user0")
-    async with open_backends([backend_of(cluster, timeout="3s")]) as (backend,):
+    async with opened_backend(backend_of(cluster, timeout="3s")) as backend:
         node.pause()
         try:
             hangs = "unavailable: the server did not respond in time"
@@ -122,7 +122,7 @@ async def test_users_are_found_while_their_slot_is_moved(cluster: RedisCluster) 
     old, new, third = (cluster.of(f"user:user{each}") for each in (0, 1, 2))
     stranger = ByNickname("x{user:user0}")  # in the same slot
     with cluster.kept_slot("user:user0"):
-        async with open_backends([backend_of(cluster)]) as (backend,):
+        async with opened_backend(backend_of(cluster)) as backend:
             assert await outcome(backend, stranger) == "not found"
             new.run("CLUSTER", "SETSLOT", SLOT, "IMPORTING", cluster.id_of(old))
             old.run("CLUSTER", "SETSLOT", SLOT, "MIGRATING", cluster.id_of(new))
@@ -159,7 +159,7 @@ async def test_a_user_who_is_loaded_during_a_lookup_is_found(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The user was not there before the script, which finds the key."""
-    async with open_backends([backend_of(cluster)]) as (backend,):
+    async with opened_backend(backend_of(cluster)) as backend:
         execute = backend._client.execute  # noqa: SLF001 - a server that is scripted
 
         async def load(*command: str | bytes | int) -> Any:
@@ -176,7 +176,7 @@ async def test_a_server_that_is_no_node_is_unavailable(
 ) -> None:
     reason = "the cluster cannot be reached, or url is not one of its nodes"
     with running_server() as server:
-        async with open_backends([backend_of(cluster, url=server.url)]) as (backend,):
+        async with opened_backend(backend_of(cluster, url=server.url)) as backend:
             assert reason in caplog.text
             assert await outcome(backend) == f"unavailable: {reason}"
     with pytest.raises(StartError, match="is a node of a Redis Cluster"):

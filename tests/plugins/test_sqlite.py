@@ -34,7 +34,7 @@ from tornado_idv import Broken, ByCard, ByNickname, Unavailable, User, yaml_load
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
 from tornado_idv.lookup.guard import Guard
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 README = Path(idv_sqlite.__file__).with_name("README.md").read_text(encoding="utf-8")
 
@@ -511,7 +511,7 @@ async def test_every_example_of_the_readme_finds_its_user(
 ) -> None:
     run(path, script)
     (options,) = yaml_loader.read(entry.encode(), "README.md")["backends"]
-    async with open_backends([make_backend(SqliteBackend, path.parent, **options)]) as (backend,):
+    async with opened_backend(make_backend(SqliteBackend, path.parent, **options)) as backend:
         assert await backend.find(ByNickname("alice")) == ALICE
         assert await backend.find(ByCard("4000123412341234")) == ALICE
         assert await backend.find(ByNickname("Alice")) is None

@@ -28,7 +28,7 @@ from support.http.tcp_relay import Relay, relaying
 from tornado_idv import Backend, ByNickname, Unavailable, User
 from tornado_idv.kit.testing import make_backend
 from tornado_idv.lookup.guard import Guard
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 pytestmark = pytest.mark.slow
 ALICE, BIRD = User("Pro", "4000123412341234", "alice"), User("Free", "9001", "idv-canary")
@@ -91,7 +91,7 @@ async def opened(
         text = json.dumps(options).replace("FIRST", f"127.0.0.1:{one.port}")
         text = text.replace("SECOND", f"127.0.0.1:{other.port}")
         backend = make_backend(kind, folder, canary=CANARY, **json.loads(text))
-        async with open_backends([backend]):
+        async with opened_backend(backend):
             yield Two(Guard(backend, lambda _: True), one, other)
 
 

@@ -20,7 +20,7 @@ from support.processes.ports import free_port
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import ALICE, BackendConformance, MakeBackend, make_backend
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 TOKEN = "idv_shop_Zm9v+/=="
 ECHO = f"X-IDV-Request-ID: {OWN_ID.decode()}"
@@ -72,7 +72,7 @@ async def test_request_to_another_instance_has_no_other_headers(
     auth = {"kind": "bearer", "token": TOKEN}
     async with serving(NOT_FOUND) as server:
         backend = upstream_at(f"{server.address}/below/", auth=auth)
-        async with open_backends([backend]):
+        async with opened_backend(backend):
             assert await backend.find(query) is None
     (request,) = server.requests
     head, _, sent = request.partition(b"\r\n\r\n")

@@ -21,7 +21,7 @@ from tornado_idv import ByCard, ByNickname, FileSignature, StartError, User, yam
 from tornado_idv.errors import Unavailable
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import BackendConformance, MakeBackend, make_backend
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 AwaitUser = Callable[[str], Awaitable[None]]
 ALICE = User("Free", "4000123412341234", "alice")
@@ -60,7 +60,7 @@ async def unwatched(path: Path) -> AsyncIterator[tuple[YamlBackend, list[str]]]:
     backend = make_backend(YamlBackend, path.parent, path=path.name, watch="false")
     changes: list[str] = []
     backend.on_change(lambda: changes.append("changed"))
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         yield backend, changes
 
 
@@ -124,7 +124,7 @@ async def test_entry_of_a_fault_without_a_user_is_unavailable(path: Path) -> Non
     context = {"base_dir": path.parent, "demo": True, "nickname_case": "fold"}
     options = {"name": "tested", "kind": "yaml", "path": path.name}
     backend = YamlBackend(YamlOptions.model_validate(options, context=context))
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         assert await backend.find(ByCard("1")) == User("Free", "1", "alice")
         with pytest.raises(Unavailable) as caught:
             await backend.find(ByNickname("bob"))
@@ -214,7 +214,7 @@ async def watched(path: Path) -> AsyncIterator[tuple[AnyBackend, AwaitUser]]:
         changed.clear()
         assert await backend.find(ByNickname(nickname)) is not None
 
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         yield backend, next_user
 
 
@@ -311,7 +311,7 @@ async def test_a_changing_file_is_not_read(path: Path, monkeypatch: pytest.Monke
             reads.append([*seen])
 
     monkeypatch.setattr(backend_module, "FileSignature", SimpleNamespace(find=find))
-    async with open_backends([make_backend(Watched, path.parent, path=path.name)]):
+    async with opened_backend(make_backend(Watched, path.parent, path=path.name)):
         await asyncio.wait_for(is_over.wait(), timeout=10)
     assert [len(each) for each in reads] == [5, 6, 11, 12]
 
@@ -350,5 +350,5 @@ async def test_each_entry_of_the_readme_boots_with_each_fixture(tmp_path: Path, 
     assert options["kind"] == "yaml"
     for fixture in {*code_blocks(README, "yaml")} - {*ENTRIES}:
         write(tmp_path / options["path"], fixture)
-        async with open_backends([make_backend(YamlBackend, tmp_path, **options)]) as (backend,):
+        async with opened_backend(make_backend(YamlBackend, tmp_path, **options)) as backend:
             assert await backend.find(ByNickname("alice")) == ALICE

@@ -21,7 +21,7 @@ from tornado_idv.errors import LookupFailed, StartError, Unavailable
 from tornado_idv.interfaces.backend import AnyBackend, CanaryOptions
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, Step, User
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 __all__ = ["BackendConformance", "MakeBackend", "make_backend"]
 
@@ -120,19 +120,19 @@ class BackendConformance:
 
     async def test_a_user_is_found_by_nickname(self, make_backend: MakeBackend) -> None:
         """The returned user is equal to the stored user in every field."""
-        async with open_backends([make_backend(self.users)]) as (backend,):
+        async with opened_backend(make_backend(self.users)) as backend:
             for user in self.users:
                 assert await _find(backend, ByNickname(user.nickname)) == user
 
     async def test_a_user_is_found_by_card(self, make_backend: MakeBackend) -> None:
         """The returned user is equal to the stored user in every field."""
-        async with open_backends([make_backend(self.users)]) as (backend,):
+        async with opened_backend(make_backend(self.users)) as backend:
             for user in self.users:
                 assert await _find(backend, ByCard(user.card_number)) == user
 
     async def test_explain_gives_the_result_of_find(self, make_backend: MakeBackend) -> None:
         """The methods `explain` and `find` agree for found users and for a missing user."""
-        async with open_backends([make_backend(self.users)]) as (backend,):
+        async with opened_backend(make_backend(self.users)) as backend:
             for query in (ByNickname("alice"), ByCard(BOB.card_number), ByNickname("unknown")):
                 steps: list[Step] = []
                 assert await backend.explain(query, steps) == await _find(backend, query)
@@ -160,12 +160,12 @@ class BackendConformance:
         self, make_backend: MakeBackend, query: Query
     ) -> None:
         """A query in another case, with leading zeros or with wild cards matches no user."""
-        async with open_backends([make_backend(self.users)]) as (backend,):
+        async with opened_backend(make_backend(self.users)) as backend:
             assert await _find(backend, query) is None
 
     async def test_an_empty_source_has_no_users(self, make_backend: MakeBackend) -> None:
         """An empty source is valid: its lookups do not fail."""
-        async with open_backends([make_backend(())]) as (backend,):
+        async with opened_backend(make_backend(())) as backend:
             assert await _find(backend, ByNickname("alice")) is None
 
     async def test_absent_user_is_believed_only_while_the_canary_is_found(
@@ -176,7 +176,7 @@ class BackendConformance:
         for users in (self.users, ()):
             backend = make_backend(users)
             backend.options = backend.options.model_copy(update={"canary": alice})
-            async with open_backends([backend]):
+            async with opened_backend(backend):
                 guard, deadline = Guard(backend, lambda _: True), time.monotonic() + _TIMEOUT
                 for query in (ByNickname("unknown"), ByCard("4999999999999999")):
                     with nullcontext() if users else pytest.raises(LookupFailed):
@@ -186,14 +186,14 @@ class BackendConformance:
     async def test_lookups_at_once_do_not_mix_up_users(self, make_backend: MakeBackend) -> None:
         """Each of many concurrent lookups gets the user that it requested."""
         queries = [ByNickname(user.nickname) for user in self.users] * 20
-        async with open_backends([make_backend(self.users)]) as (backend,):
+        async with opened_backend(make_backend(self.users)) as backend:
             answers = await asyncio.gather(*(_find(backend, query) for query in queries))
         assert answers == list(self.users) * 20
 
     async def test_opening_and_closing_twice_works(self, make_backend: MakeBackend) -> None:
         """After a backend is closed, another with the same users can be opened."""
         for _ in range(2):
-            async with open_backends([make_backend(self.users)]) as (backend,):
+            async with opened_backend(make_backend(self.users)) as backend:
                 assert await _find(backend, ByNickname("alice")) == self.users[0]
 
     @pytest.mark.parametrize("query", [ByNickname("alice"), ByCard(ALICE.card_number)], ids=repr)
@@ -207,7 +207,7 @@ class BackendConformance:
         same_card = User(plan="Pro", card_number=ALICE.card_number, nickname="carol")
         other = same_nickname if isinstance(query, ByNickname) else same_card
         with pytest.raises((StartError, LookupFailed)):
-            async with open_backends([make_backend((ALICE, other))]) as (backend,):
+            async with opened_backend(make_backend((ALICE, other))) as backend:
                 await _find(backend, query)
 
     async def test_a_nickname_stored_with_at_is_found_or_an_error(
@@ -218,7 +218,7 @@ class BackendConformance:
             return
         with suppress(StartError, LookupFailed):
             stored = User(ALICE.plan, ALICE.card_number, "@alice")
-            async with open_backends([make_backend((stored,))]) as (backend,):
+            async with opened_backend(make_backend((stored,))) as backend:
                 assert await _find(backend, ByNickname("alice")) == ALICE
 
     async def test_a_nickname_in_another_case_is_found_if_case_is_folded(
@@ -236,14 +236,14 @@ class BackendConformance:
             _nickname_case.reset(before)
         if not backend.options.folds_nicknames:
             pytest.skip("requires a backend built by tornado_idv.kit.testing.make_backend")
-        async with open_backends([backend]):
+        async with opened_backend(backend):
             assert await _find(backend, ByNickname(first.nickname.lower())) == stored
 
     async def test_nothing_blocks_the_event_loop(self, make_backend: MakeBackend) -> None:
         """Only threads without an event loop open files, resolve names, run programs and sleep."""
         backend = make_backend(self.users)
         with _blocking_calls() as calls:
-            async with open_backends([backend]):
+            async with opened_backend(backend):
                 await _find(backend, ByNickname("alice"))
         assert not calls, f"in the event loop: {calls}"
 
@@ -259,7 +259,7 @@ class BackendConformance:
         if truncated_backend is None:
             return
         with suppress(StartError, LookupFailed):
-            async with open_backends([truncated_backend]) as (backend,):
+            async with opened_backend(truncated_backend) as backend:
                 for user in self.users:
                     for query in (ByNickname(user.nickname), ByCard(user.card_number)):
                         with suppress(LookupFailed):
@@ -268,5 +268,5 @@ class BackendConformance:
     async def test_a_failing_source_is_never_not_found(self, failing_backend: AnyBackend) -> None:
         """The backend does not open, or its lookups raise; ``None`` would be wrong."""
         with pytest.raises((StartError, LookupFailed)):
-            async with open_backends([failing_backend]) as (backend,):
+            async with opened_backend(failing_backend) as backend:
                 await _find(backend, ByNickname("alice"))

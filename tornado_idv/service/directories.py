@@ -18,7 +18,7 @@ from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.lookup.source_identity import identity_of
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import build_backends, close_backend, installed_kinds, open_backend
+from tornado_idv.registry import build_backend, close_backend, installed_kinds, open_backend
 from tornado_idv.service.part import Part, Prepared, Running, background
 from tornado_idv.web.json_body import encode_user
 
@@ -116,7 +116,7 @@ class Directories:
         }
         new = [each for each in settings.served if each.name not in by_name]
         async with AsyncExitStack() as opened:
-            for backend in build_backends(self._kinds, new):
+            for backend in [build_backend(self._kinds, each) for each in new]:
                 await open_backend(backend, may_be_degraded=before is None)
                 opened.push_async_callback(close_backend, backend)
                 by_name[backend.name] = backend

@@ -36,9 +36,7 @@ class Compared:
     def __init__(self, asked: Directory, backend: FakeBackend, **given: Any) -> None:
         self.directory, self.backend, self.counters = asked, backend, Counters()
         identifiers = Identifiers((ProfileSite.parse("https://a.example"),))
-        self.shadow = Shadow(
-            backend.options, lambda: [backend], identifiers, self.counters, **given
-        )
+        self.shadow = Shadow(backend.options, lambda: backend, identifiers, self.counters, **given)
         self.shadow.start()
         compare(asked, [self.shadow], plugin_manager(entry_points=False))
 

@@ -235,7 +235,7 @@ class World:
         options = BackendOptions.model_validate({"name": "new", "shadow": shadow, **_OPTIONS})
         new = SiteBackend(self.new, options)
         counted = self.counters, self.recorder
-        self.shadow = Shadow(options, lambda: [new], identifiers, *counted, timer=loop.time)
+        self.shadow = Shadow(options, lambda: new, identifiers, *counted, timer=loop.time)
         self.shadow.start()
         compare(self.directory, [self.shadow], manager)
         for key in _KEYS:

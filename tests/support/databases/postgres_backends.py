@@ -9,7 +9,7 @@ from idv_postgres.backend import PostgresBackend
 from support.databases.postgres_server import Database
 from support.fakes.outcomes import outcome
 from tornado_idv import Query
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 
 def backend_of(database: Database, case: str = "preserve", **options: Any) -> PostgresBackend:
@@ -25,7 +25,7 @@ async def serving(
     database: Database, case: str = "preserve", **options: Any
 ) -> AsyncIterator[PostgresBackend]:
     backend = backend_of(database, case, **options)
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         yield backend
 
 

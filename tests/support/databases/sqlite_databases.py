@@ -15,7 +15,7 @@ from idv_sqlite.options import SqliteOptions
 from support.databases.user_lists import cells
 from tornado_idv import StartError, User
 from tornado_idv.kit.testing import make_backend
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 ALICE = User("Free", "4000123412341234", "alice")
 BOB = User("Pro", "0012345670", "bob", "https://elsewhere.example/bob")
@@ -57,7 +57,7 @@ async def serving(path: Path, case: str = "preserve", **options: Any) -> AsyncIt
     given = {"name": "tested", "kind": "sqlite", "path": path.name, **options}
     context = {"nickname_case": case, "base_dir": path.parent}
     backend = Served(SqliteOptions.model_validate(given, context=context))
-    async with open_backends([backend]):
+    async with opened_backend(backend):
         yield backend
 
 

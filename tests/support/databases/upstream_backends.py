@@ -12,7 +12,7 @@ from support.http.scripted_server import Said, Scripted, serving
 from tornado_idv import ByCard, ByNickname, User
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.kit.testing import make_backend
-from tornado_idv.registry import open_backends
+from tornado_idv.registry import opened_backend
 
 PLAIN = {"plan": "plan", "card_number": "card", "nickname": "login"}
 RECORD = {"plan": "Free", "card": "0012", "login": "alice", "id": 7}
@@ -36,5 +36,5 @@ async def upstream(
     """Serve these responses, and open a backend for them."""
     async with serving(*answers) as server:
         given = {"base_url": server.address, "timeout": "5s", **options}
-        async with open_backends([make_backend(UpstreamBackend, Path(), **given)]) as (backend,):
+        async with opened_backend(make_backend(UpstreamBackend, Path(), **given)) as backend:
             yield server, backend

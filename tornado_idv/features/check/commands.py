@@ -43,10 +43,10 @@ from tornado_idv.lookup.canary import KINDS, absent_canaries_of, canaries_of
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.model import BackendResult, Query, Step
 from tornado_idv.registry import (
-    build_backends,
+    build_backend,
     installed_kinds,
     load_class,
-    open_backends,
+    opened_backend,
     plugin_manager,
 )
 from tornado_idv.service.cpus import worker_count
@@ -136,7 +136,7 @@ class DryRun:
         for i, options in enumerate(settings.backends):
             before = len(self.problems)
             with _logged_warnings() as warnings, self._problems_at("backends", i):
-                async with open_backends(build_backends(kinds, [options])) as (backend,):
+                async with opened_backend(build_backend(kinds, options)) as backend:
                     await self._check_canaries(backend, settings, "backends", i, "canary")
                     for query in _made_up_users(settings) if self.online else ():
                         if type(query) in backend.serves:

@@ -18,7 +18,7 @@ from tornado_idv.lookup.circuit_breaker import CircuitBreaker
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.lookup.source_identity import identity_of
-from tornado_idv.registry import build_backends, installed_kinds
+from tornado_idv.registry import build_backend, installed_kinds
 from tornado_idv.service.directories import of_users
 from tornado_idv.service.part import Commit, Part, Running, background
 
@@ -53,7 +53,7 @@ class ShadowsPart(Part):
             shadow, identity = in_use.get(options.name), identity_of(options)
             # Equal options may select another source after a change of a secret's file.
             if shadow is None or (shadow.options, shadow.identity) != (options, identity):
-                build = partial(build_backends, self._kinds, [options])
+                build = partial(build_backend, self._kinds, options)
                 path = options.shadow.state if options.shadow else None
                 state = ShadowState(path, options.name) if path else None
                 shadow = Shadow(options, build, identifiers, self._counters, state)

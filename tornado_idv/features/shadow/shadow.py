@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from math import inf
 from typing import Any
@@ -58,7 +58,7 @@ class Shadow:
     def __init__(
         self,
         options: BackendOptions,
-        build: Callable[[], Sequence[AnyBackend]],
+        build: Callable[[], AnyBackend],
         identifiers: Identifiers,
         counters: Counters,
         state: ShadowState | None = None,
@@ -166,7 +166,7 @@ class Shadow:
     async def _open(self) -> None:
         while self.guard is None:
             try:
-                (backend,) = self._build()
+                backend = self._build()
                 await open_backend(backend, may_be_degraded=True)
             except IdvError as error:
                 if self._problem != str(error):

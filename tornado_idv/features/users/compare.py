@@ -22,7 +22,7 @@ from tornado_idv.kit.comparison import Comparison, ComparisonResult
 from tornado_idv.kit.comparison import compare as compare_users
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.model import ByCard, ByNickname, User
-from tornado_idv.registry import build_backends, open_backends
+from tornado_idv.registry import build_backend, opened_backend
 
 _LISTED = 100
 """Maximum number of users to list for each kind of difference. Further users are only counted."""
@@ -128,7 +128,7 @@ async def _look_up(stores: Stores, users: Iterable[User], name: str) -> list[Com
     """Compare each user with the results of lookups in a backend by nickname and card number."""
     options: BackendOptions = stores.options(name)
     loop, results = asyncio.get_running_loop(), []
-    async with open_backends(build_backends(stores.kinds, [options])) as (backend,):
+    async with opened_backend(build_backend(stores.kinds, options)) as backend:
         guard = Guard(backend, stores.identifiers.accepts)
         for user in users:
             result = Comparison("match", user=user)
