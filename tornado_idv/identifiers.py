@@ -126,8 +126,7 @@ class Identifiers:
 
         Raises `InvalidFormat`. A nickname of dots alone is invalid, because URLs resolve ``..``.
         """
-        nickname = self._nickname(text)
-        if nickname is None:
+        if (nickname := self._nickname(text)) is None:
             raise InvalidFormat("nickname_invalid")
         return ByNickname(nickname)
 
@@ -140,8 +139,7 @@ class Identifiers:
 
     def parse_card(self, text: str) -> ByCard:
         """Parse a card number: ASCII digits, including leading zeros. Raises `InvalidFormat`."""
-        reason = self._card_fault(text)
-        if reason is not None:
+        if reason := self._card_fault(text):
             raise InvalidFormat(reason)
         return ByCard(text)
 

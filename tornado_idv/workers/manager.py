@@ -82,8 +82,7 @@ class Manager:
         )
         self._keys = keys
         self._channel = channel
-        self._kinds = current.kinds
-        self._sockets = current.sockets
+        self._current = current
         self._max_lag = 0.0
 
     async def report(self, *, take_lag: bool = False) -> Report:
@@ -95,8 +94,8 @@ class Manager:
         for each in reports:
             counters.merge(each["counters"])
         process = merge([convert(each["process"], ProcessReport) for each in reports])
-        if self._sockets.report:
-            process.parts["unix sockets"] = self._sockets.report
+        if sockets := self._current.sockets.report:
+            process.parts["unix sockets"] = sockets
         process.max_lag = max(process.max_lag, self._max_lag)
         self._max_lag = 0.0 if take_lag else process.max_lag
         return convert({**overview, "process": process, "counters": counters}, Report)
@@ -137,7 +136,7 @@ class Manager:
         """
         async with AsyncExitStack() as connections:
             async with AsyncExitStack() as undo:
-                own = await prepare_file(file, self._kinds, self._prepare)
+                own = await prepare_file(file, self._current.kinds, self._prepare)
                 undo.push_async_callback(own.abort)
                 asked: set[int] = set()
                 prepared: list[MessageStream] = []

@@ -33,10 +33,8 @@ def run_worker(
     current: Configuration, sockets: Sequence[socket.socket], control: socket.socket
 ) -> int:
     """Serve until the supervisor orders a stop. Return the exit code."""
-    file, settings = current.file, current.settings
-    logs = configure_logging(
-        settings.logging.level, settings.logging.format, settings.logging.ids, shared=True
-    )
+    logging_ = current.settings.logging
+    logs = configure_logging(logging_.level, logging_.format, logging_.ids, shared=True)
 
     async def serve(channel: Channel) -> int:
         # SIGTERM only requests a replacement. The supervisor decides: it may get SIGTERM itself, or
@@ -44,7 +42,7 @@ def run_worker(
         retire = lambda: channel.update(retiring=True)  # noqa: E731
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, retire)
         requests = _Requests(channel, current)
-        with file.located():
+        with current.file.located():
             # Before it serves, so a purge reaches every worker with cached answers.
             async with control_socket(requests.respond) as address:
                 channel.update(address=address)
