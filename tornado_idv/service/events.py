@@ -1,7 +1,7 @@
 """Events of the service, such as ``ready``, for features such as ``systemd``."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pkgutil import resolve_name
 from typing import Literal, Protocol, Self
 
@@ -32,9 +32,9 @@ class Events:
         self.interval = min(intervals, default=None)
 
     @classmethod
-    def of_features(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """Return an instance with the listeners of all features. They read ``environ``."""
-        return cls(resolve_name(each.events)(environ) for each in FEATURES if each.events)
+    def of_features(cls) -> Self:
+        """Return an instance with the listeners of all features."""
+        return cls(resolve_name(each.events)(os.environ) for each in FEATURES if each.events)
 
     def send(self, event: Event) -> None:
         for each in self._listeners:
