@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_idv.http.body import ChunkedBody
 from tornado_idv.http.head import HttpError
+from tornado_idv.http.parser import ChunkedBody
 
 MAX_BODY = 64
 NEXT = b"GET / HTTP/1.1\r\n"
