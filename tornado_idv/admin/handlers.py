@@ -1,12 +1,23 @@
-"""The endpoints of the core on the admin listener."""
+"""The handlers of the admin listener: access control, JSON, errors, and the core's endpoints."""
 
+import json
 import logging
+from types import TracebackType
+from typing import Any, ClassVar
 
-from tornado_idv.admin.handler import AdminError, AdminHandler
+from tornado.web import HTTPError
+
+from tornado_idv import strict_json
 from tornado_idv.admin.health import health
 from tornado_idv.admin.metrics import render
+from tornado_idv.admin.operations import OperationFailed, Operations, Record, parse_query
 from tornado_idv.admin.report import FAILED, INVALID
+from tornado_idv.config.types import is_ip_address
+from tornado_idv.errors import InvalidFormat, InvalidKey, format_traceback
+from tornado_idv.web.errors import BY_STATUS, ApiError, error_for
+from tornado_idv.web.handler import JsonHandler
 
+_log = logging.getLogger(__name__)
 _audit = logging.getLogger("tornado_idv.audit")
 _RELOAD_ERRORS = {
     INVALID: (422, "The configuration is not valid; the old one stays in force"),
@@ -17,6 +28,124 @@ _PURGE_PENDING = (
     "the purged answers. The purge is repeated until the service stops; see "
     "shared_cache.pending_purges of /status.json"
 )
+
+
+class AdminError(HTTPError):
+    """Raised by handlers for an error response. ``message`` must not contain request data."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(status)
+        self.code = code
+        self.message = message
+
+
+class AdminHandler(JsonHandler):
+    """A handler that responds with JSON to operators.
+
+    A listener on loopback needs no key. Instead, the ``Host`` field is checked to prevent DNS
+    rebinding: a web page could let its own host name point to this machine, and read the responses.
+    Any other listener needs a key with the scope ``admin``.
+    """
+
+    has_data: ClassVar[bool] = True
+    """Whether responses contain data of the service. If they do not, no key is needed."""
+    key_id: str | None = None
+
+    def initialize(self, operations: Operations, host: str, *, needs_key: bool) -> None:
+        self.operations = operations
+        self._host = host
+        self._needs_key = needs_key
+
+    def prepare(self) -> None:
+        if not self._needs_key:
+            name = self.request.host_name.strip("[]")
+            if not is_ip_address(name) and name not in ("localhost", self._host.lower()):
+                raise AdminError(
+                    421,
+                    "host_not_allowed",
+                    "The Host must be an IP address, localhost or admin.host",
+                )
+        elif self.has_data:
+            self._check_key()
+        if self.request.method not in self.allowed:
+            raise HTTPError(405)
+        if self.request.method in {"POST", "PUT"}:
+            # Before a request of another web site with this type, a browser sends a CORS preflight.
+            # The preflight fails here.
+            media_type = self.request.headers.get("Content-Type", "").partition(";")[0]
+            if media_type.strip().lower() != "application/json":
+                text = "The Content-Type must be application/json"
+                raise AdminError(415, ApiError.MEDIA_TYPE.code, text)
+
+    def send(self, record: Record, status: int = 200) -> None:
+        """Send a JSON record."""
+        self.set_status(status)
+        self.finish(json.dumps(record, separators=(",", ":")))
+
+    def record(self) -> Record:
+        """Return the JSON object in the body. Raises `AdminError`."""
+        try:
+            record = strict_json.loads(self.body)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            raise AdminError(422, "invalid_format", "The body must be one JSON object")
+        return record
+
+    def check_query(self, record: Record) -> None:
+        """Raise `AdminError` if the nickname, URL or card number of a query is invalid."""
+        try:
+            parse_query(self.operations.settings, record)
+        except InvalidFormat as error:
+            raise AdminError(422, "invalid_format", f"Invalid value: {error}") from None
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        super().write_error(status_code, **kwargs)
+        error = kwargs.get("exc_info", (None, None))[1]
+        if isinstance(error, AdminError):
+            code, message = error.code, error.message
+        elif isinstance(error, OperationFailed):
+            status_code, code, message = 503, "worker_failed", str(error)
+        else:
+            known = BY_STATUS.get(status_code, ApiError.BAD_REQUEST)
+            code, message = known.code, known.message
+        if status_code == ApiError.TOKEN.status:
+            self.set_header("WWW-Authenticate", "Bearer")
+        self.send({"status": "error", "code": code, "message": message}, status_code)
+
+    def log_exception(
+        self,
+        typ: type[BaseException] | None,  # noqa: ARG002 - Tornado's signature
+        value: BaseException | None,
+        tb: TracebackType | None,  # noqa: ARG002
+    ) -> None:
+        """Log an unexpected exception. Unlike in Tornado, omit its message and the request."""
+        if value is not None and not isinstance(value, HTTPError | OperationFailed):
+            _log.error("unhandled exception:\n%s", format_traceback(value))
+
+    def _check_key(self) -> None:
+        try:
+            key = self.authenticate(self.operations.ring)
+        except InvalidKey as error:
+            raise self._rejected(error_for(error), error.key_id, error.reason) from None
+        if "admin" not in key.scopes:
+            raise self._rejected(ApiError.SCOPE, key.id, "no scope admin")
+        self.key_id = key.id
+
+    def _rejected(self, error: ApiError, key_id: str | None, reason: str) -> AdminError:
+        address = self.request.remote_ip
+        _log.warning("admin: rejected a request of %s, key %s: %s", address, key_id or "-", reason)
+        return AdminError(error.status, error.code, error.message)
+
+
+class NoSuchRouteHandler(AdminHandler):
+    """Responds with 404 to requests for unknown paths."""
+
+    def prepare(self) -> None:
+        if self._needs_key:
+            self._check_key()
+        error = ApiError.NO_SUCH_ROUTE
+        raise AdminError(error.status, error.code, error.message)
 
 
 class LiveHandler(AdminHandler):

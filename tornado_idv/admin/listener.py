@@ -9,8 +9,7 @@ from typing import Any
 
 from tornado.web import Application
 
-from tornado_idv.admin.handler import NoSuchRouteHandler
-from tornado_idv.admin.handlers import ROUTES
+from tornado_idv.admin.handlers import ROUTES, NoSuchRouteHandler
 from tornado_idv.admin.operations import Operations
 from tornado_idv.features import FEATURES
 from tornado_idv.http.connection_table import HttpLimits

@@ -10,8 +10,14 @@ from dataclasses import dataclass, field
 from pkgutil import resolve_name
 
 from tornado_idv.admin.operations import Record, parse_query
-from tornado_idv.admin.report import PartReport, Phase, ProcessReport, ReloadResult, Report
-from tornado_idv.admin.sources import guard_report
+from tornado_idv.admin.report import (
+    PartReport,
+    Phase,
+    ProcessReport,
+    ReloadResult,
+    Report,
+    guard_report,
+)
 from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings

@@ -13,8 +13,7 @@ from contextlib import suppress
 from math import inf
 from typing import Any
 
-from tornado_idv.admin.report import BackendReport
-from tornado_idv.admin.sources import guard_report
+from tornado_idv.admin.report import BackendReport, guard_report
 from tornado_idv.errors import IdvError, LookupFailed, Untrusted, format_traceback
 from tornado_idv.features.shadow import PREFIX
 from tornado_idv.features.shadow.state import ShadowState

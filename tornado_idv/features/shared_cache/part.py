@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from tornado_idv.admin.report import PartReport
-from tornado_idv.admin.sources import source_report
+from tornado_idv.admin.report import PartReport, source_report
 from tornado_idv.config.settings import Settings
 from tornado_idv.features.shared_cache.answers import SharedAnswers
 from tornado_idv.features.shared_cache.tier import NAME, SharedTier
