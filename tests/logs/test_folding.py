@@ -1,33 +1,35 @@
 """Repeated warnings and errors become one line per interval, with a count."""
 
+import logging
+from typing import Any
+
 import pytest
 
-from tornado_idv.logs.folding import Fold, Folding
+from tornado_idv.logs.handlers import FoldingHandler
 
 Written = tuple[str, int]
 
 
 class Harness:
-    """Folding with a clock that a test advances; ``written`` are events and their counts."""
+    """A handler with a clock that a test advances; ``written`` are events and their counts."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.written: list[Written] = []
-        self.folding = Folding(self._write, lambda: self.now)
+        self.handler = FoldingHandler(self._write, lambda: self.now)
 
-    def _write(self, fold: Fold) -> None:
-        self.written.append((fold.event, fold.repeated))
+    def _write(self, fields: dict[str, Any]) -> None:
+        self.written.append((fields["event"], fields.get("repeated", 0)))
 
     def log(self, event: str = "failed", *, times: int = 1, logger: str = "a") -> None:
         for _ in range(times):
-            if self.folding.should_write(logger, event, "warning"):
-                self.written.append((event, 0))
+            self.handler.handle(logging.LogRecord(logger, logging.WARNING, "", 0, event, (), None))
 
     def advance(self, seconds: float) -> list[Written]:
         """Let time pass, and return what is written in it or was before."""
         for _ in range(int(10 * seconds)):
             self.now = round(self.now + 0.1, 1)
-            self.folding.expire()
+            self.handler.expire()
         written, self.written = self.written, []
         return written
 
@@ -77,7 +79,7 @@ def test_each_error_has_its_own_interval(harness: Harness) -> None:
 
 def test_repetitions_are_written_at_close(harness: Harness) -> None:
     harness.log(times=3)
-    harness.folding.close()
+    harness.handler.end_folds()
     assert harness.advance(100) == [("failed", 0), ("failed", 2)]
 
 

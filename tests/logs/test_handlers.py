@@ -341,7 +341,7 @@ def test_finalizer_that_logs_waits_for_no_thread_that_logs() -> None:
                 is_logged.set()
             return 0.0
 
-        output.folding._clock = finalize  # noqa: SLF001 - chance and time of the test
+        output.handler._clock = finalize  # noqa: SLF001 - chance and time of the test
         assert is_logged.wait(10)
         output.close()
 

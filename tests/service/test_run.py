@@ -18,8 +18,7 @@ from tornado_idv.files import FileSignature
 from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.log_format import json_lines
-from tornado_idv.logs.folding import Folding
-from tornado_idv.logs.handlers import LogOutput
+from tornado_idv.logs.handlers import FoldingHandler, LogOutput
 from tornado_idv.logs.writer import LogWriter
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query
@@ -46,7 +45,7 @@ def serve(tmp_path: Path, access: list[str]) -> Iterator[Serve]:
 
     def start(announce: Callable[[Service], None]) -> None:
         current = load_configuration(write_config(tmp_path, CONFIG))
-        logs = LogOutput(writer, AccessLog(access.append, json_lines), Folding(print))
+        logs = LogOutput(writer, AccessLog(access.append, json_lines), FoldingHandler(print))
         run(current, announce, logs)
 
     with closing(LogWriter(len, str)) as writer:

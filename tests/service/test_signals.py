@@ -9,8 +9,7 @@ import signal
 import pytest
 
 from tornado_idv.log_format import text_lines
-from tornado_idv.logs.folding import Folding
-from tornado_idv.logs.handlers import LogOutput
+from tornado_idv.logs.handlers import FoldingHandler, LogOutput
 from tornado_idv.logs.writer import LogWriter
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.run import Signals, abort
@@ -71,7 +70,7 @@ async def test_an_abort_writes_the_log_and_exits_with_the_signal_s_number(
     record_response(Counters(), access, request, Result(400, b"{}"), 0.0)
     monkeypatch.setattr("os._exit", codes.append)
     monkeypatch.setattr(logging.getLogger("tornado_idv.service.run"), "warning", writer.put)
-    abort(LogOutput(writer, access, Folding(print)), signal.SIGTERM)
+    abort(LogOutput(writer, access, FoldingHandler(print)), signal.SIGTERM)
     assert codes == [143]
     request_line, message = written.getvalue().split(b"\n")
     assert b"request_id=a-1" in request_line

@@ -4,6 +4,7 @@ import logging
 import os
 import select
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +21,6 @@ from tornado_idv.log_format import (
     json_lines,
     text_lines,
 )
-from tornado_idv.logs.folding import Fold, Folding
 from tornado_idv.logs.writer import LogWriter
 from tornado_idv.web.access_log import AccessLog, Ids
 
@@ -33,6 +33,8 @@ _MAX_DIRECT = 600
 _RELOAD = "tornado_idv.service.reload"
 """The logger of reload results. Its lines are never folded."""
 _STDERR = 2
+_FOLD_INTERVAL = 10.0
+_MAX_FOLDS = 256
 _STANDARD_ATTRIBUTES = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 """Standard attributes of a `logging.LogRecord`. All others are ``extra`` fields."""
 
@@ -68,13 +70,13 @@ class LogOutput:
 
     writer: LogWriter
     access: AccessLog | None
-    folding: Folding
+    handler: "FoldingHandler"
 
     def close(self) -> None:
         """Write all pending lines. If the reader of standard error stalls, drop them."""
         if self.access is not None:
             self.access.flush()
-        self.folding.close()
+        self.handler.end_folds()
         self.writer.close()
 
 
@@ -97,15 +99,13 @@ def configure_logging(
         return _format_event(format_lines, _describe("warning", __name__, text))
 
     writer = LogWriter(_write_whole_lines if shared else _write_to_stderr, describe_loss)
-    handler = LineHandler(lambda fields: writer.put(_format_event(format_lines, fields)))
-    handler.folding = folding = Folding(handler.write_repeated)
-    handler.lock = folding.lock
-    writer.on_tick = folding.expire
+    handler = FoldingHandler(lambda fields: writer.put(_format_event(format_lines, fields)))
+    writer.on_tick = handler.expire
     _install(handler, level)
     access = None
     if level in ("debug", "info"):
         access = AccessLog(writer.put, format_lines, ids)
-    return LogOutput(writer, access, folding)
+    return LogOutput(writer, access, handler)
 
 
 def configure_direct_logging(level: str, log_format: LogFormat) -> None:
@@ -136,33 +136,91 @@ def _install(handler: logging.Handler, level: str) -> None:
 
 
 class LineHandler(logging.Handler):
-    """Passes the fields of log records to ``write``, except for events folded by ``folding``."""
+    """Passes the fields of log records to ``write``."""
 
     def __init__(self, write: Callable[[dict[str, Any]], object]) -> None:
         super().__init__()
-        self.folding: Folding | None = None
         self._write = write
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            fields = _fields(record)
-            # Results of reloads are never folded: each operator must see the result.
-            if (
-                self.folding is None
-                or record.levelno < logging.WARNING
-                or record.name == _RELOAD
-                or self.folding.should_write(fields["logger"], fields["event"], fields["level"])
-            ):
-                self._write(fields)
+            self._write_record(record, _fields(record))
         except Exception as error:  # noqa: BLE001 - a wrong log call must not fail its caller
             # Without the arguments: they may contain input.
             where = f"{record.pathname}:{record.lineno}"
             event = f"a log call failed with {type(error).__name__}: {where}"
             self._write(_describe("error", __name__, event))
 
-    def write_repeated(self, fold: Fold) -> None:
-        """Write a repeated event with its count."""
-        self._write({**_describe(fold.level, fold.logger, fold.event), "repeated": fold.repeated})
+    def _write_record(self, _: logging.LogRecord, fields: dict[str, Any]) -> None:
+        self._write(fields)
+
+
+@dataclass(slots=True)
+class _Fold:
+    """A written event, and the number of its repetitions since it was written."""
+
+    logger: str
+    event: str
+    level: str
+    until: float
+    repeated: int = 0
+
+
+class FoldingHandler(LineHandler):
+    """Deduplicates warnings and errors: a repeated event is suppressed and counted.
+
+    In the 10 s after an event is written, its repetitions are only counted. Then `expire` writes
+    a repeated event with its count, and counts for another 10 s. At most 256 different events are
+    counted: one more ends the 10 s of the oldest event early. ``clock`` returns seconds.
+    """
+
+    lock: threading.RLock  # reentrant, as the garbage collector may run code that logs
+
+    def __init__(
+        self,
+        write: Callable[[dict[str, Any]], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(write)
+        self._clock = clock
+        self._folds: dict[tuple[str, str], _Fold] = {}  # the oldest first
+
+    def _write_record(self, record: logging.LogRecord, fields: dict[str, Any]) -> None:
+        # Results of reloads are never folded: each operator must see the result.
+        if record.levelno >= logging.WARNING and record.name != _RELOAD:
+            self.expire()
+            logger, event = fields["logger"], fields["event"]
+            if (fold := self._folds.get((logger, event))) is not None:
+                fold.repeated += 1
+                return
+            if len(self._folds) >= _MAX_FOLDS:
+                self._remove_oldest()
+            until = self._clock() + _FOLD_INTERVAL
+            self._folds[logger, event] = _Fold(logger, event, fields["level"], until)
+        self._write(fields)
+
+    def expire(self) -> None:
+        """End all expired intervals. Begin a new interval for each repeated event."""
+        with self.lock:
+            now = self._clock()
+            while self._folds and next(iter(self._folds.values())).until <= now:
+                fold = self._remove_oldest()
+                if fold.repeated:
+                    fold.repeated, fold.until = 0, now + _FOLD_INTERVAL
+                    self._folds[fold.logger, fold.event] = fold
+
+    def end_folds(self) -> None:
+        """Write all repeated events."""
+        with self.lock:
+            while self._folds:
+                self._remove_oldest()
+
+    def _remove_oldest(self) -> _Fold:
+        fold = self._folds.pop(next(iter(self._folds)))
+        if fold.repeated:
+            fields = _describe(fold.level, fold.logger, fold.event)
+            self._write({**fields, "repeated": fold.repeated})
+        return fold
 
 
 def _format_event(format_lines: FormatLines, fields: dict[str, Any]) -> str:
