@@ -43,13 +43,6 @@ class Peer:
             return cls(UNIX, protocol)
         return cls(normalize_address(address[0]) if address else "", protocol)
 
-    def client_address(self, forwarded_for: str) -> str:
-        """Return the client's address, from the trusted part of ``X-Forwarded-For``."""
-        proxies = self.proxies
-        if proxies is None:
-            return self.remote_ip
-        return proxies.client_address(self.remote_ip, forwarded_for)
-
 
 class ResponseSink(Protocol):
     """The methods of a connection that an `Exchange` and the fast path call."""
@@ -78,7 +71,8 @@ class Exchange(HTTPConnection):
         self.head = head
         self.context = peer
         if peer.proxies is not None:
-            client = peer.client_address(head.headers.get("X-Forwarded-For", ""))
+            forwarded_for = head.headers.get("X-Forwarded-For", "")
+            client = peer.proxies.client_address(peer.remote_ip, forwarded_for)
             self.context = Peer(client, peer.protocol)
         self._sink = sink
         self._keep_alive = head.keep_alive

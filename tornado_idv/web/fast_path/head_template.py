@@ -21,17 +21,17 @@ from tornado_idv.web.response import REQUEST_ID
 
 SIGNIFICANT = ("content-type", "content-encoding", "accept", "connection")
 """Header fields that may affect the response. A template contains their values."""
-CARRIED = (
-    "authorization",
-    "content-length",
-    "x-request-id",
-    "x-idv-request-id",
-    "x-forwarded-for",
-    "traceparent",
-    "tracestate",
-)
-"""Header fields whose value is read from each request. A field in neither this list nor
-`SIGNIFICANT` has no effect, so a template matches any valid value of the field."""
+_CARRIED = {
+    "authorization": "token",
+    "content-length": "length",
+    "x-request-id": "request_id",
+    "x-idv-request-id": "echoed",
+    "x-forwarded-for": "forwarded_for",
+    "traceparent": "traceparent",
+    "tracestate": "tracestate",
+}
+"""Header fields whose value is read from each request, and their attributes of `HeadTemplate`. A
+field that is neither here nor `SIGNIFICANT` has no effect: a template matches any valid value."""
 _NEVER = ("expect", "te", "trailer", "upgrade", "x-idv-past-cache")
 """Requests with one of these header fields are left to the handlers."""
 
@@ -113,34 +113,28 @@ def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Mean
     if is_absolute or len(fields) > _MAX_FIELDS or any(name in head.headers for name in _NEVER):
         return None
     parts, literal = [], 0
-    groups, count = dict.fromkeys(CARRIED, 0), 1
+    groups, count = dict.fromkeys(_CARRIED.values(), 0), 1
     names = set()
     for line in fields:
         field, colon, sent = line.partition(b":")
         name = field.decode().lower()
         value = _PATTERNS.get(name, _ANY)
-        is_repeated = name in names and name in (*SIGNIFICANT, *CARRIED)
+        is_repeated = name in names and name in (*SIGNIFICANT, *_CARRIED)
         if is_repeated or not value.fullmatch(sent):
             return None
         names.add(name)
         fixed = line if name in SIGNIFICANT else field + colon
-        if name in groups:
-            groups[name] = count
+        if name in _CARRIED:
+            groups[_CARRIED[name]] = count
             count += value.groups
         literal += len(fixed)
         parts += [re.escape(fixed), b"" if fixed is line else value.pattern, rb"\r\n"]
-    if not (groups["authorization"] and groups["content-length"]) or literal > _MAX_LITERAL:
+    if not (groups["token"] and groups["length"]) or literal > _MAX_LITERAL:
         return None
     return HeadTemplate(
         start=head.data[:start],
         pattern=re.compile(b"".join([*parts, rb"\r\n"])),
-        token=groups["authorization"],
-        length=groups["content-length"],
-        request_id=groups["x-request-id"],
-        echoed=groups["x-idv-request-id"],
-        forwarded_for=groups["x-forwarded-for"],
-        traceparent=groups["traceparent"],
-        tracestate=groups["tracestate"],
+        **groups,
         keep_alive=head.keep_alive,
         connection_field=head.connection_field(keep_alive=head.keep_alive),
         meaning=meaning,

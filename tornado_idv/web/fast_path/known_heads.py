@@ -147,7 +147,7 @@ class MatchedRequest(Struct, frozen=True, eq=False, gc=False):
             self._trace() if template.traceparent else None,
             "POST",
             operation.route,
-            peer.client_address(self._value(template.forwarded_for))
+            peer.proxies.client_address(peer.remote_ip, self._value(template.forwarded_for))
             if peer.proxies
             else peer.remote_ip,
             key.id,
