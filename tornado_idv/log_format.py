@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -34,11 +35,11 @@ _COLORS = {"debug": 34, "info": 32, "warning": 33, "error": 31, "critical": 31}
 
 def json_lines(records: Sequence[Record]) -> str:
     """Return each record as one JSON object, in ASCII."""
-    try:
+    with suppress(UnicodeEncodeError):  # a lone surrogate, such as in a file name outside of UTF-8
         lines = _encoder.encode_lines(records)
-    except UnicodeEncodeError:  # a lone surrogate, such as in a file name outside of UTF-8
-        return "".join(map(_ascii_json, records))
-    return lines.decode() if lines.isascii() else "".join(map(_ascii_json, records))
+        if lines.isascii():
+            return lines.decode()
+    return "".join(map(_ascii_json, records))
 
 
 def _ascii_json(record: Record) -> str:

@@ -15,7 +15,7 @@ from pkgutil import resolve_name
 from typing import TypeVar
 
 import tornado
-from prometheus_client import CollectorRegistry, ProcessCollector, core
+from prometheus_client import ProcessCollector, core
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -35,10 +35,8 @@ LabelsT = TypeVar("LabelsT", bound=str | tuple[str, ...])
 
 def render(report: Report, keys: KeyOverview, accept: str) -> tuple[bytes, str]:
     """Return the metrics and their content type. The header ``Accept`` selects the format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_ReportCollector(report, keys))
     encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
+    return encode(_ReportCollector(report, keys)), content_type
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,7 +50,7 @@ def sum_buckets(buckets: Iterable[list[int]]) -> list[int]:
     return [sum(column) for column in zip([0] * (len(BOUNDS) + 1), *buckets, strict=True)]
 
 
-class BackendCounters:
+class BackendCounters(Struct, eq=False):
     """The counters of calls to one backend.
 
     ``failing_since`` is the Unix time of the first failure after the last success. After a success
@@ -58,12 +58,11 @@ class BackendCounters:
     ``last_error_at`` its time.
     """
 
-    def __init__(self) -> None:
-        self.results: Counter[str] = Counter()
-        self.durations = Durations()
-        self.failing_since: float | None = None
-        self.last_error: str | None = None
-        self.last_error_at = 0.0
+    results: Counter[str] = field(default_factory=Counter)
+    durations: Durations = field(default_factory=Durations)
+    failing_since: float | None = None
+    last_error: str | None = None
+    last_error_at: float = 0.0
 
     def fail(self, reason: str, at: float) -> None:
         """Record a failure at the Unix time ``at``. ``reason`` is its short description."""

@@ -10,7 +10,6 @@ from tornado_idv.identifiers import Identifiers
 from tornado_idv.model import User
 from tornado_idv.web.errors import ApiError
 
-_ABSENT = object()
 _quoted = encode_basestring  # as `json.dumps` with ensure_ascii=False
 
 
@@ -33,9 +32,9 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 def text_member(record: dict[str, Any], name: str) -> str:
     """Return the text member ``name``. Raises `InvalidFormat`."""
-    value = record.get(name, _ABSENT)
+    value = record.get(name)
     if type(value) is not str:  # not `isinstance`: a `Number` is a subclass of str
-        raise InvalidFormat("member_missing" if value is _ABSENT else "member_not_a_string")
+        raise InvalidFormat("member_not_a_string" if name in record else "member_missing")
     return value
 
 
