@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from tornado_idv.web.content_negotiation import check_media_types
 from tornado_idv.web.errors import ApiError, ApiException
+from tornado_idv.web.json_body import check_media_types
 
 JSON: dict[str, tuple[str, ...]] = {
     "Content-Type": (

@@ -14,10 +14,9 @@ from tornado_idv.features import FEATURES
 from tornado_idv.http.serving import Reject
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.web.access_log import LoggedRequest, RequestLog, record_response
-from tornado_idv.web.authenticated import KeyHandler
 from tornado_idv.web.errors import BY_STATUS
 from tornado_idv.web.fast_path.known_heads import KnownHeads
-from tornado_idv.web.handler import ApiHandler, HealthHandler, NoSuchRouteHandler
+from tornado_idv.web.handler import ApiHandler, HealthHandler, KeyHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
 from tornado_idv.web.lookups import ApiContext
 from tornado_idv.web.response import Result, build_response, new_request_id

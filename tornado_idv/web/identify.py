@@ -9,9 +9,9 @@ from tornado_idv.errors import InvalidFormat
 from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.model import Query
 from tornado_idv.trace_context import RequestContext
-from tornado_idv.web.authenticated import AuthenticatedHandler
-from tornado_idv.web.content_negotiation import check_media_types
 from tornado_idv.web.fast_path.known_heads import read_query
+from tornado_idv.web.handler import AuthenticatedHandler
+from tornado_idv.web.json_body import check_media_types
 from tornado_idv.web.lookups import (
     IDENTIFY_CARD,
     IDENTIFY_URL,

@@ -16,11 +16,10 @@ from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.model import Answer, Query
 from tornado_idv.trace_context import RequestContext
 from tornado_idv.web.app import API, Route
-from tornado_idv.web.authenticated import AuthenticatedHandler
-from tornado_idv.web.content_negotiation import check_media_types
 from tornado_idv.web.errors import ApiError, ApiException
 from tornado_idv.web.fast_path.known_heads import KnownBody
-from tornado_idv.web.json_body import parse_object, text_member
+from tornado_idv.web.handler import AuthenticatedHandler
+from tornado_idv.web.json_body import check_media_types, parse_object, text_member
 from tornado_idv.web.lookups import (
     IDENTIFY_CARD,
     IDENTIFY_URL,

@@ -14,9 +14,8 @@ from tornado_idv.limits.key_limits import Exceeded, KeyLimits, Limit
 from tornado_idv.model import Query
 from tornado_idv.units import Rate
 from tornado_idv.web.app import Route
-from tornado_idv.web.authenticated import AuthenticatedHandler
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
-from tornado_idv.web.handler import ApiHandler
+from tornado_idv.web.handler import ApiHandler, AuthenticatedHandler
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.lookups import ApiContext, result_of_error
 from tornado_idv.web.response import ECHOED, Result
