@@ -129,8 +129,8 @@ async def test_pending_handshakes_make_room_for_new_clients(
     contexts: Contexts, monkeypatch: pytest.MonkeyPatch, handshakes: int, connections: int
 ) -> None:
     """The oldest is aborted; connections that have ended their handshake stay."""
-    monkeypatch.setattr("tornado_idv.http.tls_acceptor._HANDSHAKE_TIMEOUT", 60.0)
-    monkeypatch.setattr("tornado_idv.http.tls_acceptor._MAX_HANDSHAKES", handshakes)
+    monkeypatch.setattr("tornado_idv.http.server._HANDSHAKE_TIMEOUT", 60.0)
+    monkeypatch.setattr("tornado_idv.http.server._MAX_HANDSHAKES", handshakes)
     limits = replace(LIMITS, max_connections=connections)
     async with connected_client(limits, tls=contexts) as client:
         silent = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(40)]
