@@ -4,12 +4,12 @@ from math import inf
 from typing import Any
 
 from support.fakes.stepped_loop import SteppedLoop
-from tornado_idv.http.connection_table import IDLE, ConnectionTable, HttpLimits
+from tornado_idv.http.connection_table import ConnectionTable, HttpLimits, State
 
 
 class Timed:
     deadline = 0.0
-    state = IDLE
+    state = State.IDLE
 
     def __init__(self, error: Exception | None = None) -> None:
         self.timeouts = 0

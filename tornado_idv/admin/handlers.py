@@ -60,11 +60,8 @@ class AdminHandler(JsonHandler):
         if not self._needs_key:
             name = self.request.host_name.strip("[]")
             if not is_ip_address(name) and name not in ("localhost", self._host.lower()):
-                raise AdminError(
-                    421,
-                    "host_not_allowed",
-                    "The Host must be an IP address, localhost or admin.host",
-                )
+                text = "The Host must be an IP address, localhost or admin.host"
+                raise AdminError(421, "host_not_allowed", text)
         elif self.has_data:
             self._check_key()
         if self.request.method not in self.allowed:

@@ -10,22 +10,18 @@ from typing import cast
 
 from tornado.httputil import HTTPInputError
 
-from tornado_idv.http.connection_table import (
-    CLOSED,
-    CLOSING,
-    IDLE,
-    NOT_READING,
-    NOT_RECEIVING,
-    QUEUED,
-    READING,
-    RESPONDING,
-    State,
-)
+from tornado_idv.http.connection_table import State
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import HttpError, RequestHead
 from tornado_idv.http.parser import MAX_HEAD, RequestParser
 from tornado_idv.http.serving import KnownRequest, Match, Pending, ServerContext
 
+# An access to `State.IDLE` takes 0.1 µs longer, ten times per request (CPython 3.11).
+IDLE, READING, QUEUED, RESPONDING, CLOSING, CLOSED = State
+_NOT_RECEIVING = (CLOSING, CLOSED)
+"""The states in which input is discarded."""
+_NOT_READING = (RESPONDING, CLOSING, CLOSED)
+"""The states in which no request is started."""
 _MAX_UNSENT = 16 * 1024
 """Maximum bytes of unsent responses per client. Above this, the client's next request waits."""
 _LINGER_TIMEOUT = 1.0
@@ -78,7 +74,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             # The usual case: one whole request, without a copy in the parser.
             if known is not None and known.size == len(data) and self._respond(known, data):
                 return
-        elif self.state in NOT_RECEIVING:
+        elif self.state in _NOT_RECEIVING:
             return
         parser = self._parser
         had_started = parser.has_started
@@ -124,13 +120,13 @@ class Connection(asyncio.Protocol, ResponseSink):
         self._blocked = False
         if self.state is RESPONDING:
             self.deadline = inf
-        elif self.state not in NOT_RECEIVING:
+        elif self.state not in _NOT_RECEIVING:
             self._next_request()
 
     # Called by the exchange.
 
     def send(self, data: bytes) -> Future[None]:
-        if self.state not in NOT_RECEIVING:  # uvloop raises after `write_eof`
+        if self.state not in _NOT_RECEIVING:  # uvloop raises after `write_eof`
             self._transport.write(data)
         return self._context.written
 
@@ -139,7 +135,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         if exchange is not None:
             # The fast path responds to valid keys alone.
             self._authenticated = not isinstance(exchange, Exchange) or exchange.authenticated
-        if self.state not in NOT_RECEIVING:
+        if self.state not in _NOT_RECEIVING:
             self._end_response(keep_alive=keep_alive)
 
     def reset(self) -> None:
@@ -169,7 +165,7 @@ class Connection(asyncio.Protocol, ResponseSink):
             if self.state is QUEUED:
                 self._context.leave_queues(self.resume)
                 self.resume()
-            if self.state not in NOT_RECEIVING and self.deadline <= self._loop.time():
+            if self.state not in _NOT_RECEIVING and self.deadline <= self._loop.time():
                 self._reject(HTTPStatus.REQUEST_TIMEOUT)
 
     def update_serving(self) -> None:
@@ -208,7 +204,7 @@ class Connection(asyncio.Protocol, ResponseSink):
 
     def resume(self) -> None:
         """Start the next request if it is complete."""
-        if self.state in NOT_READING:
+        if self.state in _NOT_READING:
             return
         self.state = READING
         if self._blocked or self._serve_buffered():
@@ -278,7 +274,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         """
         if not self._parser.has_head:
             self.resume()
-        elif self.state not in NOT_READING:
+        elif self.state not in _NOT_READING:
             is_first = self._authenticated and self.state is not QUEUED
             if not (is_first and self._serve_buffered()):
                 self._enqueue()

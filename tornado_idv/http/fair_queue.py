@@ -22,7 +22,6 @@ connections of a proxy also share a class. Fairness by client address would not 
 behind a proxy, all clients may have the same address.
 """
 
-import time
 from asyncio import AbstractEventLoop
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -31,8 +30,6 @@ AUTHENTICATED_BUDGET = 0.001
 UNAUTHENTICATED_RATE = 1000
 _MAX_ELAPSED = 0.05
 """Maximum seconds of an iteration to count, because a suspended process measures a long time."""
-
-
 Resume = Callable[[], object]
 """A method of a connection. It starts the next request of this connection."""
 _Waiters = OrderedDict[Resume, None]
@@ -49,7 +46,7 @@ class FairQueue:
     def __init__(
         self,
         loop: AbstractEventLoop,
-        timer: Callable[[], float] = time.perf_counter,
+        timer: Callable[[], float],
         *,
         budget: float = 0.0,
         rate: float = 0.0,

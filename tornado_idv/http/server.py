@@ -12,8 +12,6 @@ from functools import partial
 from typing import Any, cast
 
 from tornado_idv.http.connection import Connection
-from tornado_idv.http.connection_table import ConnectionTable
-from tornado_idv.http.fair_queue import AUTHENTICATED_BUDGET, UNAUTHENTICATED_RATE, FairQueue
 from tornado_idv.http.serving import ServerContext, Serving
 
 _log = logging.getLogger(__name__)
@@ -51,18 +49,8 @@ class HttpServer:
     """
 
     def __init__(self, serving: Serving, *, timer: Callable[[], float] = time.perf_counter) -> None:
-        loop = asyncio.get_running_loop()
-        written = loop.create_future()
-        written.set_result(None)
-        self.connections = ConnectionTable(loop, serving.limits)
-        self._context = ServerContext(
-            serving=serving,
-            loop=loop,
-            connections=self.connections,
-            authenticated=FairQueue(loop, timer, budget=AUTHENTICATED_BUDGET),
-            unauthenticated=FairQueue(loop, timer, rate=UNAUTHENTICATED_RATE),
-            written=written,
-        )
+        self._context = ServerContext(serving, timer)
+        self.connections = self._context.connections
         self._listeners: list[asyncio.Server | TlsAcceptor] = []
         self._acceptors: list[TlsAcceptor] = []
 

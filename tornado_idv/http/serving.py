@@ -1,6 +1,7 @@
 """The interface of the fast path, and the objects shared by all connections."""
 
-from asyncio import AbstractEventLoop, Future
+import asyncio
+from asyncio import Future
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -10,7 +11,12 @@ from tornado.httputil import HTTPServerConnectionDelegate
 
 from tornado_idv.http.connection_table import ConnectionTable, HttpLimits
 from tornado_idv.http.exchange import Peer, ResponseSink
-from tornado_idv.http.fair_queue import FairQueue, Resume
+from tornado_idv.http.fair_queue import (
+    AUTHENTICATED_BUDGET,
+    UNAUTHENTICATED_RATE,
+    FairQueue,
+    Resume,
+)
 from tornado_idv.http.trusted_proxies import TrustedProxies
 
 
@@ -70,18 +76,19 @@ class Serving:
     keep_alive: bool = True
 
 
-@dataclass(slots=True)
 class ServerContext:
     """The current `Serving`, and the parts that all connections share."""
 
-    serving: Serving
-    loop: AbstractEventLoop
-    connections: ConnectionTable
-    authenticated: FairQueue
-    """For authenticated clients: pipelined requests, and requests not served by the fast path."""
-    unauthenticated: FairQueue
-    written: Future[None]
-    """Each write returns this completed future, so handlers do not wait for slow clients."""
+    def __init__(self, serving: Serving, timer: Callable[[], float]) -> None:
+        self.serving = serving
+        self.loop = loop = asyncio.get_running_loop()
+        self.connections = ConnectionTable(loop, serving.limits)
+        self.authenticated = FairQueue(loop, timer, budget=AUTHENTICATED_BUDGET)
+        """For authenticated clients: pipelined requests, and those not served by the fast path."""
+        self.unauthenticated = FairQueue(loop, timer, rate=UNAUTHENTICATED_RATE)
+        self.written: Future[None] = loop.create_future()
+        """Each write returns this completed future, so handlers do not wait for slow clients."""
+        self.written.set_result(None)
 
     def leave_queues(self, resume: Resume) -> None:
         """Remove a connection from both queues."""
