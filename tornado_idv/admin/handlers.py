@@ -89,18 +89,13 @@ class AdminHandler(JsonHandler):
             raise AdminError(422, "invalid_format", "The body must be one JSON object")
         return record
 
-    def check_query(self, record: Record) -> None:
-        """Raise `AdminError` if the nickname, URL or card number of a query is invalid."""
-        try:
-            parse_query(self.operations.settings, record)
-        except InvalidFormat as error:
-            raise AdminError(422, "invalid_format", f"Invalid value: {error}") from None
-
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         super().write_error(status_code, **kwargs)
         error = kwargs.get("exc_info", (None, None))[1]
         if isinstance(error, AdminError):
             code, message = error.code, error.message
+        elif isinstance(error, InvalidFormat):
+            status_code, code, message = 422, "invalid_format", f"Invalid value: {error}"
         elif isinstance(error, OperationFailed):
             status_code, code, message = 503, "worker_failed", str(error)
         else:
@@ -117,7 +112,8 @@ class AdminHandler(JsonHandler):
         tb: TracebackType | None,  # noqa: ARG002
     ) -> None:
         """Log an unexpected exception. Unlike in Tornado, omit its message and the request."""
-        if value is not None and not isinstance(value, HTTPError | OperationFailed):
+        expected = HTTPError | InvalidFormat | OperationFailed
+        if value is not None and not isinstance(value, expected):
             _log.error("unhandled exception:\n%s", format_traceback(value))
 
     def _check_key(self) -> None:
@@ -195,7 +191,7 @@ class PurgeHandler(AdminHandler):
                     raise AdminError(422, "invalid_format", message)
                 purged = {"purged": "backend", "backend": name}
             case {"nickname": str()} | {"card_number": str()} if len(record) == 1:
-                self.check_query(record)
+                parse_query(self.operations.settings, record)
                 purged = {"purged": "user"}
             case _:
                 names = "nickname, card_number, backend and all: true"
@@ -233,7 +229,7 @@ class ExplainHandler(AdminHandler):
         record = self.record()
         match record:
             case {"input": str()} | {"card_number": str()} if len(record) == 1:
-                self.check_query(record)
+                parse_query(self.operations.settings, record)
             case _:
                 message = "The body must have exactly one of input and card_number"
                 raise AdminError(422, "invalid_format", message)

@@ -9,7 +9,6 @@ from pydantic import Field, ValidationError
 from tornado_idv.admin.handlers import AdminError, AdminHandler
 from tornado_idv.admin.operations import Operations
 from tornado_idv.double.fault import Fault
-from tornado_idv.errors import InvalidFormat
 from tornado_idv.features.double.state import Double
 from tornado_idv.model import Query, User
 from tornado_idv.options import Options
@@ -33,11 +32,8 @@ class DoubleHandler(AdminHandler):
         return cast("Double", self.settings["parts"][Double.name])
 
     def query(self, text: str) -> Query:
-        """Parse an identifier in a path or body. Raises `AdminError` for an invalid one."""
-        try:
-            return self.operations.settings.make_identifiers().parse_any(text)
-        except InvalidFormat as error:
-            raise AdminError(422, "invalid_format", f"Invalid value: {error}") from None
+        """Parse an identifier in a path or body. Raises `InvalidFormat`."""
+        return self.operations.settings.make_identifiers().parse_any(text)
 
     def read(self, model: type[_ModelT]) -> _ModelT:
         """Parse the request body as an instance of ``model``. Raises `AdminError`."""
