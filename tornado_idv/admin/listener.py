@@ -50,8 +50,7 @@ async def admin_listening(
             log_function=lambda _: None,
             **settings,
         )
-        server = stack.enter_context(
-            closing(HttpServer(Serving(application, make_reject(None), _LIMITS)))
-        )
+        serving = Serving(application, make_reject(None), _LIMITS)
+        server = stack.enter_context(closing(HttpServer(serving)))
         await server.listen(sockets)
         yield

@@ -68,13 +68,8 @@ class _ReportCollector(Collector):
             result = _RESULTS.get(code, "failed" if code in FAILURES else "rejected")
             durations[operation, result].append(each)
         yield counter("idv_requests", "Responses.", counts, "operation", "code")
-        yield histogram(
-            "idv_request_duration_seconds",
-            "Time from a complete request to its response.",
-            durations,
-            "operation",
-            "result",
-        )
+        text = "Time from a complete request to its response."
+        yield histogram("idv_request_duration_seconds", text, durations, "operation", "result")
         failures = {each.replace(" ", "_"): counters.auth_failures[each] for each in _REASONS}
         yield counter("idv_auth_failures", "Requests with the response 401.", failures, "reason")
         limited = {each: counters.rate_limited[each] for each in _LIMITS}
@@ -89,12 +84,9 @@ class _ReportCollector(Collector):
             for result in _CALL_RESULTS
         }
         yield counter("idv_backend_requests", "Calls of backends.", calls, "backend", "outcome")
-        yield histogram(
-            "idv_backend_duration_seconds",
-            "Duration of calls of backends.",
-            {name: [each.durations] for name, each in counted.items()},
-            "backend",
-        )
+        text = "Duration of calls of backends."
+        durations = {name: [each.durations] for name, each in counted.items()}
+        yield histogram("idv_backend_duration_seconds", text, durations, "backend")
         in_flight = {each.name: each.in_flight for each in backends}
         yield gauge("idv_backend_in_flight", "Running calls.", in_flight, "backend")
         states = {each.name: each.breaker for each in backends}

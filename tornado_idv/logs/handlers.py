@@ -25,6 +25,7 @@ from tornado_idv.logs.writer import LogWriter
 from tornado_idv.web.access_log import AccessLog, Ids
 
 LogFormat = Literal["auto", "console", "json"]
+_Fields = dict[str, Any]
 
 AUDIT = "tornado_idv.audit"
 """The logger of operators' actions. Its lines are written at every log level."""
@@ -115,7 +116,7 @@ def configure_direct_logging(level: str, log_format: LogFormat) -> None:
     """
     format_lines = _select_format(log_format)
 
-    def write(fields: dict[str, Any]) -> None:
+    def write(fields: _Fields) -> None:
         for name, value in fields.items():
             if isinstance(value, str) and len(value) > _MAX_DIRECT:
                 fields[name] = f"{value[:_MAX_DIRECT]} ... (cut)"
@@ -138,7 +139,7 @@ def _install(handler: logging.Handler, level: str) -> None:
 class LineHandler(logging.Handler):
     """Passes the fields of log records to ``write``."""
 
-    def __init__(self, write: Callable[[dict[str, Any]], object]) -> None:
+    def __init__(self, write: Callable[[_Fields], object]) -> None:
         super().__init__()
         self._write = write
 
@@ -151,7 +152,7 @@ class LineHandler(logging.Handler):
             event = f"a log call failed with {type(error).__name__}: {where}"
             self._write(_describe("error", __name__, event))
 
-    def _write_record(self, _: logging.LogRecord, fields: dict[str, Any]) -> None:
+    def _write_record(self, _: logging.LogRecord, fields: _Fields) -> None:
         self._write(fields)
 
 
@@ -177,15 +178,13 @@ class FoldingHandler(LineHandler):
     lock: threading.RLock  # reentrant, as the garbage collector may run code that logs
 
     def __init__(
-        self,
-        write: Callable[[dict[str, Any]], object],
-        clock: Callable[[], float] = time.monotonic,
+        self, write: Callable[[_Fields], object], clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(write)
         self._clock = clock
         self._folds: dict[tuple[str, str], _Fold] = {}  # the oldest first
 
-    def _write_record(self, record: logging.LogRecord, fields: dict[str, Any]) -> None:
+    def _write_record(self, record: logging.LogRecord, fields: _Fields) -> None:
         # Results of reloads are never folded: each operator must see the result.
         if record.levelno >= logging.WARNING and record.name != _RELOAD:
             self.expire()
@@ -223,7 +222,7 @@ class FoldingHandler(LineHandler):
         return fold
 
 
-def _format_event(format_lines: FormatLines, fields: dict[str, Any]) -> str:
+def _format_event(format_lines: FormatLines, fields: _Fields) -> str:
     return for_journal(format_lines([fields]), fields["level"])
 
 
@@ -234,7 +233,7 @@ def _select_format(log_format: LogFormat) -> FormatLines:
     return colored_lines if on_terminal else text_lines
 
 
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
+def _fields(record: logging.LogRecord) -> _Fields:
     """Return the fields of a line. For an exception, add type and stack, but not its message."""
     event = record.getMessage()
     if record.exc_info and record.exc_info[1]:
@@ -246,7 +245,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
-def _describe(level: str, logger: str, event: str, created: float | None = None) -> dict[str, Any]:
+def _describe(level: str, logger: str, event: str, created: float | None = None) -> _Fields:
     timestamp = format_time(time.time() if created is None else created)
     return {"timestamp": timestamp, "level": level, "logger": logger, "event": event}
 
