@@ -39,12 +39,6 @@ def operation_of(route: str, code: str) -> str:
     return "connection" if (route, code) == ("-", "overloaded") else "none"
 
 
-def cache_lookups(counters: Counters) -> dict[str, int]:
-    """Return the number of lookups by result of the cache."""
-    counted = counters.cache_lookups
-    return {word: counted.get(word, 0) for word in ("hit", "shared", "stale", "coalesced", "miss")}
-
-
 def source_record(backend: BackendReport, counters: Counters) -> Record:
     """Return the record of a backend, or of another source."""
     return {

@@ -19,7 +19,7 @@ from prometheus_client import ProcessCollector, core
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from tornado_idv.admin.health import FAILURES, cache_lookups, operation_of
+from tornado_idv.admin.health import FAILURES, operation_of
 from tornado_idv.admin.report import BREAKERS, Report
 from tornado_idv.features import FEATURES
 from tornado_idv.http.connection_table import State
@@ -103,7 +103,7 @@ class _ReportCollector(Collector):
     def _cache(self) -> Iterator[core.Metric]:
         counters, entries = self.report.counters, self.report.process.cache_entries
         yield gauge("idv_cache_entries", "Entries of the cache.", entries, "kind")
-        yield counter("idv_cache_lookups", "Lookups.", cache_lookups(counters), "result")
+        yield counter("idv_cache_lookups", "Lookups.", counters.cache_lookups, "result")
         text = "Cache entries dropped to make room for others."
         yield counter("idv_cache_evictions", text, {(): counters.evictions})
         refreshes = counters.refreshes

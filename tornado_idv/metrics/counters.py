@@ -88,7 +88,7 @@ class Counters:
         """Failed authentications by reason."""
         self.rate_limited: Counter[str] = Counter()
         """Requests over a limit, by name of the limit."""
-        self.cache_lookups: Counter[str] = Counter()
+        self.cache_lookups: Counter[str] = Counter(hit=0, shared=0, stale=0, coalesced=0, miss=0)
         """Lookups by result of the cache."""
         self.evictions = 0
         self.refreshes: Counter[str] = Counter({"ok": 0, "failed": 0})

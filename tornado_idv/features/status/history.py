@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from tornado.ioloop import IOLoop, PeriodicCallback
 
-from tornado_idv.admin.health import cache_lookups
 from tornado_idv.admin.operations import OperationFailed, Operations
 from tornado_idv.admin.report import Report
 from tornado_idv.metrics.counters import BOUNDS, sum_buckets
@@ -146,7 +145,7 @@ def _count(report: Report, at: float) -> _Totals:
         at=at,
         statuses=statuses,
         buckets=sum_buckets(each.buckets for _, each in responses),
-        lookups=Counter(cache_lookups(counters)),
+        lookups=Counter(counters.cache_lookups),
         backends={name: [*each.durations.buckets] for name, each in counters.backends.items()},
     )
 

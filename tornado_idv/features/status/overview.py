@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 from msgspec import to_builtins
 
-from tornado_idv.admin.health import cache_lookups, health, operation_of
+from tornado_idv.admin.health import health, operation_of
 from tornado_idv.admin.operations import Record
 from tornado_idv.admin.report import Report
 from tornado_idv.keys.ring import KeyOverview
@@ -31,7 +31,7 @@ def status(report: Report, keys: KeyOverview) -> Record:
         "requests": _requests(counters),
         "cache": {
             "entries": report.process.cache_entries,
-            "lookups": cache_lookups(counters),
+            "lookups": dict(counters.cache_lookups),
             "evictions": counters.evictions,
             "refreshes": dict(counters.refreshes),
         },
