@@ -72,7 +72,7 @@ class JsonHandler(RequestHandler):
 
 
 class ApiHandler(JsonHandler):
-    """A handler of the API. It counts and logs its response."""
+    """A handler of the API. It can require a key, and it counts and logs its response."""
 
     route: ClassVar[str] = "none"
     """The name of this route in logs. The path itself may contain a nickname or card number."""
@@ -105,6 +105,47 @@ class ApiHandler(JsonHandler):
         self.set_header("X-Request-ID", self.request_id)
         if echoed := valid_request_id(self.request.headers.get(ECHOED, "")):
             self.set_header(ECHOED, echoed)
+
+    def accepted_key(self, scope: Scope | None = None) -> ApiKey:
+        """Return the client's key.
+
+        Raises `InvalidKey` without a valid key. Raises `ApiException` if the key lacks ``scope``,
+        or if the client exceeds the limit of failed authentication.
+        """
+        try:
+            key = self.authenticate(self.api.keys)
+        except InvalidKey as error:
+            self.key_id = error.key_id
+            limiter = None if isinstance(error, UndeterminedKey) else self.api.failed_auth
+            exceeded = limiter.acquire(self.request.remote_ip or "") if limiter else None
+            if exceeded is not None:
+                raise rate_limited(exceeded) from None
+            raise
+        self.key_id = key.id
+        connection = self.request.connection
+        if isinstance(connection, Exchange):
+            connection.authenticated = True
+        if scope is not None and scope not in key.scopes:
+            raise ApiException(ApiError.SCOPE, _SCOPE_FIELD.format(scope))
+        return key
+
+    def limits_within(self, key: ApiKey, lookups: int = 1) -> KeyLimits | None:
+        """Charge lookups to a key. Return the limits of the key, or ``None`` if it has none.
+
+        Raises `ApiException` if a limit is exceeded.
+        """
+        limits = self.api.key_limiter.of(key)
+        exceeded = limits.acquire(lookups) if limits else None
+        if exceeded is not None:
+            raise rate_limited(exceeded)
+        return limits
+
+    def learn_head(self, operation: Operation, read: Read) -> None:
+        """Let the fast path recognize the head of the accepted request in later requests."""
+        heads: KnownHeads | None = self.settings.get("known_heads")
+        connection = self.request.connection
+        if heads and self.key_id and isinstance(connection, Exchange):
+            heads.learn(connection.head, self.key_id, operation, read)
 
     def compute_etag(self) -> None:
         """Send no ``Etag``: clients must not cache responses."""
@@ -151,51 +192,6 @@ class ApiHandler(JsonHandler):
         record_response(self.api.counters, self.access_log, request, result, seconds)
 
 
-class AuthenticatedHandler(ApiHandler):
-    """A handler that requires a key. It checks the scope of the key and charges its limits."""
-
-    def accepted_key(self, scope: Scope | None = None) -> ApiKey:
-        """Return the client's key.
-
-        Raises `InvalidKey` without a valid key. Raises `ApiException` if the key lacks ``scope``,
-        or if the client exceeds the limit of failed authentication.
-        """
-        try:
-            key = self.authenticate(self.api.keys)
-        except InvalidKey as error:
-            self.key_id = error.key_id
-            limiter = None if isinstance(error, UndeterminedKey) else self.api.failed_auth
-            exceeded = limiter.acquire(self.request.remote_ip or "") if limiter else None
-            if exceeded is not None:
-                raise rate_limited(exceeded) from None
-            raise
-        self.key_id = key.id
-        connection = self.request.connection
-        if isinstance(connection, Exchange):
-            connection.authenticated = True
-        if scope is not None and scope not in key.scopes:
-            raise ApiException(ApiError.SCOPE, _SCOPE_FIELD.format(scope))
-        return key
-
-    def limits_within(self, key: ApiKey, lookups: int = 1) -> KeyLimits | None:
-        """Charge lookups to a key. Return the limits of the key, or ``None`` if it has none.
-
-        Raises `ApiException` if a limit is exceeded.
-        """
-        limits = self.api.key_limiter.of(key)
-        exceeded = limits.acquire(lookups) if limits else None
-        if exceeded is not None:
-            raise rate_limited(exceeded)
-        return limits
-
-    def learn_head(self, operation: Operation, read: Read) -> None:
-        """Let the fast path recognize the head of the accepted request in later requests."""
-        heads: KnownHeads | None = self.settings.get("known_heads")
-        connection = self.request.connection
-        if heads and self.key_id and isinstance(connection, Exchange):
-            heads.learn(connection.head, self.key_id, operation, read)
-
-
 class NoSuchRouteHandler(ApiHandler):
     """Responds to requests for an unknown path. The error differs from "user not found"."""
 
@@ -216,7 +212,7 @@ class HealthHandler(ApiHandler):
         self.finish(b'{"status":"ok"}')
 
 
-class KeyHandler(AuthenticatedHandler):
+class KeyHandler(ApiHandler):
     """Responds with a description of the client's own key, without a query to a backend."""
 
     route = "key"

@@ -10,7 +10,7 @@ from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.model import Query
 from tornado_idv.trace_context import RequestContext
 from tornado_idv.web.fast_path.known_heads import read_query
-from tornado_idv.web.handler import AuthenticatedHandler
+from tornado_idv.web.handler import ApiHandler
 from tornado_idv.web.json_body import check_media_types
 from tornado_idv.web.lookups import (
     IDENTIFY_CARD,
@@ -23,7 +23,7 @@ from tornado_idv.web.lookups import (
 from tornado_idv.web.response import Result
 
 
-class LookupHandler(AuthenticatedHandler):
+class LookupHandler(ApiHandler):
     """A handler that looks a user up within the limits of a key."""
 
     async def look_up(self, parse: Callable[[], Query], limits: KeyLimits | None) -> None:

@@ -18,7 +18,7 @@ from tornado_idv.trace_context import RequestContext
 from tornado_idv.web.app import API, Route
 from tornado_idv.web.errors import ApiError, ApiException
 from tornado_idv.web.fast_path.known_heads import KnownBody
-from tornado_idv.web.handler import AuthenticatedHandler
+from tornado_idv.web.handler import ApiHandler
 from tornado_idv.web.json_body import check_media_types, parse_object, text_member
 from tornado_idv.web.lookups import (
     IDENTIFY_CARD,
@@ -47,7 +47,7 @@ _NO_SCOPE = Result(ApiError.SCOPE.status, ApiError.SCOPE.body)
 _TOO_LATE = Unavailable("no answer within the request's time")
 
 
-class BatchHandler(AuthenticatedHandler):
+class BatchHandler(ApiHandler):
     """Looks 1 to 100 users up: ``{"items": [{"input": "@nickname"}, {"card_number": "digits"}]}``.
 
     Each result is the response body of a single lookup, in the order of the items. The status is

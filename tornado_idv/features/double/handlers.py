@@ -15,7 +15,7 @@ from tornado_idv.model import Query
 from tornado_idv.units import Rate
 from tornado_idv.web.app import Route
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
-from tornado_idv.web.handler import ApiHandler, AuthenticatedHandler
+from tornado_idv.web.handler import ApiHandler
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.lookups import ApiContext, result_of_error
 from tornado_idv.web.response import ECHOED, Result
@@ -30,7 +30,7 @@ _NO_RESPONSE = Result(
 )
 
 
-class DoubleHandler(AuthenticatedHandler):
+class DoubleHandler(ApiHandler):
     """Base class. Users and faults of the double take precedence over lookups in backends."""
 
     def initialize(self, api: ApiContext) -> None:
