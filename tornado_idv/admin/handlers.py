@@ -106,10 +106,7 @@ class AdminHandler(JsonHandler):
         self.send({"status": "error", "code": code, "message": message}, status_code)
 
     def log_exception(
-        self,
-        typ: type[BaseException] | None,  # noqa: ARG002 - Tornado's signature
-        value: BaseException | None,
-        tb: TracebackType | None,  # noqa: ARG002
+        self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
     ) -> None:
         """Log an unexpected exception. Unlike in Tornado, omit its message and the request."""
         expected = HTTPError | InvalidFormat | OperationFailed

@@ -51,6 +51,8 @@ class HttpServer:
     def __init__(self, serving: Serving, *, timer: Callable[[], float] = time.perf_counter) -> None:
         self._context = ServerContext(serving, timer)
         self.connections = self._context.connections
+        self.connect = partial(Connection, self._context)
+        """Returns the protocol of a new connection."""
         self._listeners: list[asyncio.Server | TlsAcceptor] = []
         self._acceptors: list[TlsAcceptor] = []
 
@@ -74,10 +76,6 @@ class HttpServer:
                 each.listen(_BACKLOG)
                 self._acceptors.append(TlsAcceptor(each, tls, self._context))
                 self._listeners.append(self._acceptors[-1])
-
-    def connect(self) -> Connection:
-        """Return the protocol of a new connection."""
-        return Connection(self._context)
 
     def replace(self, serving: Serving, tls: ssl.SSLContext | None = None) -> None:
         """Change the application and the limits, from the next request on.

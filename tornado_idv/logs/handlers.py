@@ -103,9 +103,8 @@ def configure_logging(
     handler = FoldingHandler(lambda fields: writer.put(_format_event(format_lines, fields)))
     writer.on_tick = handler.expire
     _install(handler, level)
-    access = None
-    if level in ("debug", "info"):
-        access = AccessLog(writer.put, format_lines, ids)
+    is_logged = level in ("debug", "info")
+    access = AccessLog(writer.put, format_lines, ids) if is_logged else None
     return LogOutput(writer, access, handler)
 
 

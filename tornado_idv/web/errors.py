@@ -69,8 +69,6 @@ REASONS: Mapping[ApiError, Mapping[str, str]] = {
     ApiError.FORMAT: InvalidFormat.REASONS,
 }
 """For each error with several causes: the tokens of ``X-Error-Reason`` and their meanings."""
-
-
 _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
     InvalidFormat: ApiError.FORMAT,
     UndeterminedKey: ApiError.UNAVAILABLE,  # must precede its base class

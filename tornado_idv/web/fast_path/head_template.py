@@ -66,8 +66,6 @@ _PATTERNS = {
 _NAMED = "".join(rf"(?<!\n{name}:)" for name in SIGNIFICANT)
 _DROPPED = re.compile(rb":(?i:%b).*" % _NAMED.encode())
 """Matches the colon and the value of a field that is not `SIGNIFICANT`."""
-
-
 _Meaning = TypeVar("_Meaning")
 
 
