@@ -31,7 +31,7 @@ from support.processes.proxies import find_tool
 from support.processes.service import CONFIG, FIXTURE, Client, serving
 from support.processes.shell_commands import shell_commands
 from tornado_idv import BackendOptions
-from tornado_idv.admin.handlers import ROUTES as OF_CORE
+from tornado_idv.admin.listener import ROUTES as OF_CORE
 from tornado_idv.cli import main
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.load import load_without_references

@@ -10,7 +10,7 @@ import pytest
 
 from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, AdminReply, admin_port, ask_admin
 from support.processes.service import EXPIRED_KEY, KEY, Client, serving
-from tornado_idv.admin.handlers import ROUTES as OF_CORE
+from tornado_idv.admin.listener import ROUTES as OF_CORE
 from tornado_idv.features.status.handlers import FILE_ROUTES
 from tornado_idv.features.status.handlers import ROUTES as OF_STATUS
 from tornado_idv.service.service import Service

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field, ValidationError
 
-from tornado_idv.admin.handlers import AdminError, AdminHandler
+from tornado_idv.admin.listener import AdminError, AdminHandler
 from tornado_idv.admin.operations import Operations
 from tornado_idv.double.fault import Fault
 from tornado_idv.features.double.state import Double

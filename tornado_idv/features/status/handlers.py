@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from tornado_idv.admin.handlers import AdminHandler
+from tornado_idv.admin.listener import AdminHandler
 from tornado_idv.admin.operations import Operations
 from tornado_idv.features.status.history import INTERVAL, WINDOW, History, sampled
 from tornado_idv.features.status.overview import status
