@@ -4,7 +4,7 @@ A thousand clients may pipeline, or send batches or invalid requests. Without a 
 would then handle a thousand requests, and a new client would wait for several iterations.
 
 The queue of authenticated clients holds pipelined requests, and requests not served by the fast
-path. It starts requests for `AUTHENTICATED_BUDGET` seconds per iteration.
+path. It starts requests for one millisecond per iteration.
 
 The queue of connections without a valid key starts one request per iteration, and one more for each
 millisecond of the iteration. It has no budget, because it cannot measure its requests: each takes
@@ -26,8 +26,6 @@ from asyncio import AbstractEventLoop
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-AUTHENTICATED_BUDGET = 0.001
-UNAUTHENTICATED_RATE = 1000
 _MAX_ELAPSED = 0.05
 """Maximum seconds of an iteration to count, because a suspended process measures a long time."""
 Resume = Callable[[], object]

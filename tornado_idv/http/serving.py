@@ -11,12 +11,7 @@ from tornado.httputil import HTTPServerConnectionDelegate
 
 from tornado_idv.http.connection_table import ConnectionTable, HttpLimits
 from tornado_idv.http.exchange import Peer, ResponseSink
-from tornado_idv.http.fair_queue import (
-    AUTHENTICATED_BUDGET,
-    UNAUTHENTICATED_RATE,
-    FairQueue,
-    Resume,
-)
+from tornado_idv.http.fair_queue import FairQueue, Resume
 from tornado_idv.http.trusted_proxies import TrustedProxies
 
 
@@ -83,9 +78,9 @@ class ServerContext:
         self.serving = serving
         self.loop = loop = asyncio.get_running_loop()
         self.connections = ConnectionTable(loop, serving.limits)
-        self.authenticated = FairQueue(loop, timer, budget=AUTHENTICATED_BUDGET)
+        self.authenticated = FairQueue(loop, timer, budget=0.001)
         """For authenticated clients: pipelined requests, and those not served by the fast path."""
-        self.unauthenticated = FairQueue(loop, timer, rate=UNAUTHENTICATED_RATE)
+        self.unauthenticated = FairQueue(loop, timer, rate=1000)
         self.written: Future[None] = loop.create_future()
         """Each write returns this completed future, so handlers do not wait for slow clients."""
         self.written.set_result(None)
