@@ -31,7 +31,7 @@ def environ(manager: socket.socket, **more: str) -> dict[str, str]:
 
 
 def test_each_state_is_a_datagram(manager: socket.socket) -> None:
-    notifier = Notifier.from_environ(environ(manager))
+    notifier = Notifier(environ(manager))
     before = time.monotonic_ns() // 1000
     notifier("ready")
     notifier("reloading")
@@ -57,17 +57,17 @@ def test_each_state_is_a_datagram(manager: socket.socket) -> None:
     ids=["none", "watched", "this process", "another process", "zero", "not a number"],
 )
 def test_watchdog_is_served_at_half_its_time(more: dict[str, str], interval: float | None) -> None:
-    assert Notifier.from_environ({"NOTIFY_SOCKET": "/x", **more}).interval == interval
+    assert Notifier({"NOTIFY_SOCKET": "/x", **more}).interval == interval
 
 
 def test_nothing_is_sent_without_a_manager() -> None:
-    notifier = Notifier.from_environ({"WATCHDOG_USEC": "3000000"})
+    notifier = Notifier({"WATCHDOG_USEC": "3000000"})
     assert notifier.interval is None
     notifier("ready")
 
 
 def test_manager_that_is_gone_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Notifier(str(tmp_path / "missing"))("ready")
+    Notifier({"NOTIFY_SOCKET": str(tmp_path / "missing")})("ready")
     assert "the service manager cannot be notified: No such file" in caplog.text
 
 
@@ -80,7 +80,7 @@ def test_busy_manager_gets_the_notification(manager: socket.socket) -> None:
             other.send(b"X=1")
     timer = threading.Timer(0.02, manager.recv, [1000])
     timer.start()
-    Notifier.from_environ(environ(manager))("ready")
+    Notifier(environ(manager))("ready")
     timer.join()
     manager.settimeout(0)
     received = [*iter(lambda: manager.recv(1000).partition(b"\n")[0], b"READY=1")]

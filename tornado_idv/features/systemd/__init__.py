@@ -2,4 +2,4 @@
 
 from tornado_idv.interfaces.feature import Feature
 
-FEATURE = Feature("systemd", events="tornado_idv.features.systemd.notify:Notifier.from_environ")
+FEATURE = Feature("systemd", events="tornado_idv.features.systemd.notify:Notifier")

@@ -5,7 +5,6 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from typing import Self
 
 from tornado_idv.service.events import Event
 
@@ -13,24 +12,18 @@ _log = logging.getLogger(__name__)
 
 
 class Notifier:
-    """Sends the state of the service to the service manager. Without an address, it does nothing.
+    """Sends the state of the service to the service manager in ``environ``, if there is one.
 
     ``interval`` is the time between keep-alives in seconds: half the timeout of the manager's
     watchdog, or ``None`` without a watchdog.
     """
 
-    def __init__(self, address: str | None = None, interval: float | None = None) -> None:
-        self._address = address
-        self.interval = interval
-
-    @classmethod
-    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """Return a notifier for the service manager named in the environment."""
-        address = environ.get("NOTIFY_SOCKET")
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._address = environ.get("NOTIFY_SOCKET")
         timeout = environ.get("WATCHDOG_USEC", "")
         is_ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        watched = address is not None and is_ours and timeout.isdigit() and int(timeout) > 0
-        return cls(address, int(timeout) / 2e6 if watched else None)
+        watched = self._address is not None and is_ours and timeout.isdigit() and int(timeout) > 0
+        self.interval = int(timeout) / 2e6 if watched else None
 
     def __call__(self, event: Event, /) -> None:
         """Notify the service manager of an event."""
