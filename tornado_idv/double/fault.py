@@ -53,10 +53,8 @@ class Fault(Options):
     probability: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The probability that the fault applies to a lookup, up to 1."""
 
+    __eq__ = object.__eq__
     __hash__ = object.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
