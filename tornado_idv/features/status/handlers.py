@@ -1,20 +1,32 @@
-"""The handlers of the status page, its files and its data, and the line with its URL."""
+"""The handlers of the status page and its files, and the record of ``/status.json``."""
 
 import secrets
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from functools import cache
+from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
+from msgspec import to_builtins
+
+from tornado_idv.admin.health import health, operation_of
 from tornado_idv.admin.listener import AdminHandler
-from tornado_idv.admin.operations import Operations
+from tornado_idv.admin.operations import Operations, Record
+from tornado_idv.admin.report import Report
 from tornado_idv.features.status.history import INTERVAL, WINDOW, History, sampled
-from tornado_idv.features.status.overview import status
+from tornado_idv.keys.ring import KeyOverview
+from tornado_idv.log_format import format_time
+from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.service import ServiceInfo
 
+_VERSION = version("tornado-idv")
 _STATIC = files(__package__) / "static"
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
+_SOON = 14 * 86400.0
+"""In this number of seconds before its expiry, a key is listed as expiring soon."""
+_MAX_EXPIRING = 20
 _POLICY = (
     "default-src 'none'; script-src 'nonce-{0}'; style-src 'nonce-{0}'; connect-src 'self';"
     " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -32,6 +44,66 @@ class StatusHandler(AdminHandler):
         for each in record["backends"] + shared:
             each["latency_ms"] = history.backend_latency(each["name"])
         self.send(record)
+
+
+def status(report: Report, keys: KeyOverview) -> Record:
+    """Return the record of ``/status.json``, an overview for the operator."""
+    counters, now, last = report.counters, time.time(), report.last_reload
+    record = {
+        **health(report, verbose=True),
+        "version": _VERSION,
+        "pid": report.pid,
+        "started_at": format_time(report.started_at),
+        "uptime_s": round(now - report.started_at, 1),
+        "requests": _requests(counters),
+        "cache": {
+            "entries": report.process.cache_entries,
+            "lookups": dict(counters.cache_lookups),
+            "evictions": counters.evictions,
+            "refreshes": dict(counters.refreshes),
+        },
+        "connections": report.process.connections,
+        "keys": _keys(keys, now),
+        "log_dropped": counters.log_dropped,
+        "last_reload": last
+        and {
+            "time": format_time(last.at),
+            "result": "failed" if last.code else "ok",
+            "problem": last.problems[0] if last.problems else None,
+            "needs_restart": list(last.needs_restart),
+        },
+    }
+    if report.workers:
+        record["workers"] = [
+            {
+                **to_builtins(each),
+                "started_at": format_time(each.started_at),
+                "uptime_s": round(now - each.started_at, 1),
+            }
+            for each in report.workers
+        ]
+        record["worker_restarts"] = report.restarts
+    return record
+
+
+def _requests(counters: Counters) -> Mapping[str, Mapping[str, int]]:
+    requests = defaultdict[str, Counter[str]](Counter)
+    for (route, code), durations in counters.responses.items():
+        requests[operation_of(route, code)][code] += durations.count
+    return requests
+
+
+def _keys(keys: KeyOverview, now: float) -> Record:
+    expiring = [each for each in keys.expirations.items() if each[1] > now][:_MAX_EXPIRING]
+    return {
+        "count": keys.count,
+        "next_expiry": format_time(expiring[0][1]) if expiring else None,
+        "expiring": [
+            {"id": key_id, "expires": format_time(at)}
+            for key_id, at in expiring
+            if at < now + _SOON
+        ],
+    }
 
 
 class HistoryHandler(AdminHandler):
@@ -68,7 +140,6 @@ class PageFileHandler(AdminHandler):
         self.finish(_read(name))
 
 
-@cache
 def _read(name: str) -> str:
     return (_STATIC / name).read_text(encoding="utf-8")
 
