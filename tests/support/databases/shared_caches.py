@@ -5,7 +5,7 @@ from typing import Any
 
 from support.fakes.clock_and_backends import FakeBackend, Ticker, steady_cache
 from support.fakes.directories import encode
-from tornado_idv.features.shared_cache.answers import SharedAnswers
+from tornado_idv.features.shared_cache.part import SharedAnswers
 from tornado_idv.features.shared_cache.tier import SharedTier
 from tornado_idv.interfaces.shared import Purge, SharedCache, SharedCacheOptions, SharedResult
 from tornado_idv.lookup.cache import CacheLimits
