@@ -40,13 +40,9 @@ def _status(record: Record) -> Iterator[tuple[str, str]]:
         servers = "".join(f", {used['server']} ({used['role']})" for used in each["servers"])
         yield "backend", f"{each['name']} ({each['kind']}): {_condition(each)}{servers}"
     for each in record.get("shadows", ()):
-        counts = ", ".join(
-            f"{count} {word}" for word, count in each["comparisons"].items() if count
-        )
-        yield (
-            "shadow",
-            f"{each['name']} ({each['kind']}): {_condition(each)}; {counts or 'none yet'}",
-        )
+        found = [f"{count} {word}" for word, count in each["comparisons"].items() if count]
+        compared = ", ".join(found) or "none yet"
+        yield "shadow", f"{each['name']} ({each['kind']}): {_condition(each)}; {compared}"
     yield "cache", cache_sentence(record["cache"])
     if record.get("shared_cache"):
         yield "shared cache", _shared_cache(record["shared_cache"])

@@ -53,8 +53,7 @@ def status(report: Report, keys: KeyOverview) -> Record:
         **health(report, verbose=True),
         "version": _VERSION,
         "pid": report.pid,
-        "started_at": format_time(report.started_at),
-        "uptime_s": round(now - report.started_at, 1),
+        **_uptime(report.started_at, now),
         "requests": _requests(counters),
         "cache": {
             "entries": report.process.cache_entries,
@@ -75,15 +74,14 @@ def status(report: Report, keys: KeyOverview) -> Record:
     }
     if report.workers:
         record["workers"] = [
-            {
-                **to_builtins(each),
-                "started_at": format_time(each.started_at),
-                "uptime_s": round(now - each.started_at, 1),
-            }
-            for each in report.workers
+            {**to_builtins(each), **_uptime(each.started_at, now)} for each in report.workers
         ]
         record["worker_restarts"] = report.restarts
     return record
+
+
+def _uptime(started_at: float, now: float) -> Record:
+    return {"started_at": format_time(started_at), "uptime_s": round(now - started_at, 1)}
 
 
 def _requests(counters: Counters) -> Mapping[str, Mapping[str, int]]:
