@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,8 @@ def _on_file(command: Callable[..., None]) -> Callable[..., Any]:
                 raise click.UsageError(f"name a backend with shadow.state; there are: {names}")
             contents = ShadowFile(files[name], name).read()
         users = Counter(each.result for each in contents.differing)
-        fields = Counter(
-            field
-            for each in contents.differing
-            if each.result == "differs"
-            for field in each.fields
-        )
+        differing = (each.fields for each in contents.differing if each.result == "differs")
+        fields = Counter(chain.from_iterable(differing))
         record = {
             "backend": name,
             "since": format_time(contents.since),
