@@ -207,13 +207,11 @@ class DryRun:
         If a member is misspelt or hidden from this service, the condition has the same result for
         every user. The responses to lookups of a canary and of a made-up user are examined.
         """
+        # A canary is served, otherwise `_check_canaries` has looked none up.
         queries = (*canaries_of(backend.options).values(), *_made_up_users(settings))
-        canary, made_up = (
-            next((each for each in some if type(each) in backend.serves), None)
-            for some in (queries, queries[::-1])
-        )
-        if missing := await _unread(backend, canary):
-            of_error = await _unread(backend, made_up)
+        served = [each for each in queries if type(each) in backend.serves]
+        if missing := await _unread(backend, served[0]):
+            of_error = await _unread(backend, served[-1])
             missing = missing if of_error is None else missing & of_error
         if missing:
             text = f"not_known_when reads members that no response has ({', '.join(missing)})"
@@ -260,16 +258,15 @@ def _made_up_users(settings: Settings) -> Iterator[Query]:
             yield settings.make_identifiers().parse_any(text)
 
 
-async def _unread(backend: AnyBackend, query: Query | None) -> set[str] | None:
+async def _unread(backend: AnyBackend, query: Query) -> set[str] | None:
     """Look ``query`` up. Return the members that ``not_known_when`` reads, but no response has.
 
     If ``not_known_when`` was not evaluated, return ``None``.
     """
     steps: list[Step] = []
-    if query is not None:
-        with suppress(IdvError, TimeoutError), _logged_warnings():
-            async with asyncio.timeout(backend.options.timeout):
-                await backend.explain(query, steps)
+    with suppress(IdvError, TimeoutError), _logged_warnings():
+        async with asyncio.timeout(backend.options.timeout):
+            await backend.explain(query, steps)
     missing = [{*each.missing} for each in steps if each.name == "not_known_when"]
     return set.intersection(*missing) if missing else None
 
