@@ -31,8 +31,8 @@ class Replicas:
 
     async def stored(self) -> None:
         """Wait until what runs in the background has ended."""
-        while self.tier._tasks:  # noqa: SLF001 - tasks that nothing reports
-            await asyncio.wait(self.tier._tasks)  # noqa: SLF001 - tasks that nothing reports
+        while self.tier.tasks:
+            await asyncio.wait(self.tier.tasks)
 
     async def find_in_first(self) -> None:
         await self.first.find(QUERY)

@@ -35,8 +35,8 @@ class Replica:
 
     async def find(self, query: Query = QUERY) -> str:
         answer = await self.directory.find(query)
-        while self.tier._tasks:  # noqa: SLF001 - tasks that nothing reports
-            await asyncio.wait(self.tier._tasks)  # noqa: SLF001 - tasks that nothing reports
+        while self.tier.tasks:
+            await asyncio.wait(self.tier.tasks)
         return answer.user.plan if answer.user else "not found"
 
     async def find_shared(self, query: Query = QUERY) -> str:

@@ -151,7 +151,7 @@ class SharedCachePart(Part):
             tier.cache.options.kind,
             tier.breaker,
             self._counters,
-            in_flight=tier.in_flight,
+            in_flight=len(tier.tasks),
             problem=tier.problem,
         )
         return PartReport(sources=[source], gauges={"pending_purges": tier.pending_purges})

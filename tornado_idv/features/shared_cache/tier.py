@@ -69,12 +69,8 @@ class SharedTier:
         self._missed: list[Purge] = []
         self._purge_delivered = asyncio.Event()
         self._purge_failure: str | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def in_flight(self) -> int:
-        """The number of running calls that store or purge answers."""
-        return len(self._tasks)
+        self.tasks: set[asyncio.Task[None]] = set()
+        """The running calls that store or purge answers."""
 
     @property
     def pending_purges(self) -> int:
@@ -140,10 +136,10 @@ class SharedTier:
                 "shared cache: a purge was not delivered before the stop: other processes may "
                 "serve the purged answers until they expire; purge again"
             )
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT)
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=_CLOSE_TIMEOUT)
         try:
             await _bounded(_CLOSE_TIMEOUT, self.cache.close())
         except Exception as error:  # noqa: BLE001 - the backends must still be closed
@@ -151,8 +147,8 @@ class SharedTier:
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     async def _put(self, scope: str, query: Query, result: SharedResult) -> None:
         async def put() -> bool:
