@@ -36,6 +36,7 @@ class DoubleHandler(ApiHandler):
     def initialize(self, api: ApiContext) -> None:
         super().initialize(api)
         self._disconnected = asyncio.get_running_loop().create_future()
+        self._connection = cast("Exchange", self.request.connection)
 
     def on_connection_close(self) -> None:
         """After a disconnect, end the simulated delay, so that the journal gets the request now."""
@@ -98,10 +99,6 @@ class DoubleHandler(ApiHandler):
             await self.flush()
             await asyncio.sleep(size / (fault.drip or 1))
         return replace(result, body=pieces[-1])
-
-    @property
-    def _connection(self) -> Exchange:
-        return cast("Exchange", self.request.connection)
 
 
 class SingleFaults(DoubleHandler):

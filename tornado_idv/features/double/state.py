@@ -16,7 +16,6 @@ MAX_REQUESTS = 1000
 """Maximum length of the journal. When it is full, the oldest request is dropped."""
 _CLOCK_TOLERANCE = 0.001
 """Maximum error of a request's start in seconds, because it is computed as end minus duration."""
-_SEED = 0
 
 
 class Double(RequestLog, Part):
@@ -45,7 +44,7 @@ class Double(RequestLog, Part):
         self._reset_at = time.time()
         self.requests = deque[dict[str, object]](maxlen=MAX_REQUESTS)
         """The records of the journal, oldest first."""
-        self._random = random.Random(_SEED)  # noqa: S311 - repeatable on purpose
+        self._random = random.Random(0)  # noqa: S311 - repeatable on purpose
 
     def set_user(self, user: User, *queries: Query) -> None:
         """Add or replace the user for these queries."""
