@@ -41,7 +41,6 @@ _GROUP, _PAUSE = 16, 0.001
 
 Pauses do not overlap, so that several batches together start lookups no faster than one batch.
 """
-Item = tuple[Operation, dict[str, Any]]
 
 _NO_SCOPE = Result(ApiError.SCOPE.status, ApiError.SCOPE.body)
 _TOO_LATE = Unavailable("no answer within the request's time")
@@ -178,7 +177,7 @@ def _combine(api: ApiContext, results: Sequence[Result]) -> Result:
     return Result(200, body)
 
 
-def parse_items(body: bytes) -> list[Item]:
+def parse_items(body: bytes) -> list[tuple[Operation, dict[str, Any]]]:
     """Return items with their operations, such as `IDENTIFY_CARD`. Raises `InvalidFormat`."""
     record = parse_object(body)
     if "items" not in record:

@@ -69,8 +69,6 @@ class Texts:
 
 
 _ENCODER = msgspec.json.Encoder()
-_ROWS = msgspec.json.Decoder(_Row)
-_HEADER = msgspec.json.Decoder(Snapshot)
 
 
 def encode(snapshot: Snapshot, cache: AnswerCache, persisted: Texts) -> Iterator[bytes]:
@@ -111,8 +109,8 @@ def decode(content: bytes, scope: str, now: float) -> Snapshot:
         raise SnapshotIgnored("truncated or damaged")
     header, _, rows = lines.partition(b"\n")
     try:
-        snapshot = _HEADER.decode(header)
-        snapshot.rows = _ROWS.decode_lines(rows)
+        snapshot = msgspec.json.decode(header, type=Snapshot)
+        snapshot.rows = msgspec.json.Decoder(_Row).decode_lines(rows)
     except msgspec.DecodeError:
         raise SnapshotIgnored("damaged") from None
     if snapshot.scope != scope:
