@@ -34,13 +34,13 @@ class ShadowsPart(Part):
     """The part that compares the current directory with the shadows of the current settings."""
 
     name = "shadows"
+    _directory: Directory
 
     def __init__(self, running: Running) -> None:
         self.shadows: Sequence[Shadow] = ()
         self._manager, self._counters = running.manager, running.counters
         self._kinds = installed_kinds(running.manager)
         self._settings: Settings | None = None
-        self._directory: Directory | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
     async def prepare(self, settings: Settings, directory: Directory) -> Commit:
@@ -60,7 +60,7 @@ class ShadowsPart(Part):
             shadows.append(shadow)
 
         def commit() -> None:
-            if self._directory is not None and self._directory is not directory:
+            if before is not None and self._directory is not directory:
                 self._directory.observe((), ())
                 for each in self.shadows:
                     each.cancel()
@@ -82,8 +82,7 @@ class ShadowsPart(Part):
             async with background(keep_checking(self._canaries)):
                 yield
         finally:
-            if self._directory is not None:
-                self._directory.observe((), ())
+            self._directory.observe((), ())
             self._close_others((), discard=False)
             await asyncio.gather(*self._closing)
 
