@@ -124,7 +124,7 @@ class PageHandler(AdminHandler):
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", _POLICY.format(nonce))
         self.set_header("Referrer-Policy", "no-referrer")
-        self.finish(_read("status.html").replace("{nonce}", nonce))
+        self.finish((_STATIC / "status.html").read_text("utf-8").replace("{nonce}", nonce))
 
 
 class PageFileHandler(AdminHandler):
@@ -136,11 +136,7 @@ class PageFileHandler(AdminHandler):
         name = self.request.path.rpartition("/")[2]
         suffix = name[name.rindex(".") :]
         self.set_header("Content-Type", f"{_TYPES[suffix]}; charset=utf-8")
-        self.finish(_read(name))
-
-
-def _read(name: str) -> str:
-    return (_STATIC / name).read_text(encoding="utf-8")
+        self.finish((_STATIC / name).read_bytes())
 
 
 ROUTES: dict[str, type[AdminHandler]] = {
