@@ -1,6 +1,6 @@
 """The summary of a configuration: the most important settings, on one screen."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from pydantic import SecretStr
@@ -39,7 +39,7 @@ def summary(settings: Settings, now: datetime, kinds: Kinds) -> list[tuple[str, 
         ("profile sites", ", ".join(settings.profile_sites)),
         ("keys", _keys(settings.auth, now)),
         ("key store", store_text),
-        ("limits", _limits(settings.limits, settings.auth.keys)),
+        ("limits", ", ".join(_limits(settings.limits, settings.auth.keys))),
         *((f"backend {i}", _backend(each, cache)) for i, each in enumerate(settings.served, 1)),
         *(("shadow", _shadow(each, each.shadow)) for each in settings.backends if each.shadow),
         ("cache", f"up to {cache.max_entries} found, {cache.max_negative_entries} not found"),
@@ -68,19 +68,17 @@ def _key(key: KeySettings, now: datetime) -> str:
     return key.id
 
 
-def _limits(limits: LimitSettings, keys: Sequence[KeySettings]) -> str:
-    shown = []
+def _limits(limits: LimitSettings, keys: Sequence[KeySettings]) -> Iterator[str]:
     if limits.requests:
-        shown.append(f"requests {format_rate(limits.requests)}")
+        yield f"requests {format_rate(limits.requests)}"
     if limits.misses:
         log_only = " (log only)" if limits.misses.log_only else ""
-        shown.append(f"misses {format_rate(limits.misses.rate)}{log_only}")
+        yield f"misses {format_rate(limits.misses.rate)}{log_only}"
     if limits.failed_auth:
-        shown.append(f"failed_auth {format_rate(limits.failed_auth)}")
+        yield f"failed_auth {format_rate(limits.failed_auth)}"
     own = sum(key.limits.requests is not None or key.limits.misses is not None for key in keys)
     if own:
-        shown.append(f"keys with their own limits: {own}")
-    return ", ".join(shown)
+        yield f"keys with their own limits: {own}"
 
 
 def _shadow(options: BackendOptions, shadow: ShadowOptions) -> str:
