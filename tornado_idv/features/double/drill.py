@@ -120,7 +120,6 @@ def drill(
 def _runs(
     command: Sequence[str], patterns: dict[str, re.Pattern[str]], timeout: float
 ) -> Iterator[Record]:
-    """Run the program in each scenario. Yield the result of each run."""
     with IdentityService.start() as service, TemporaryDirectory(prefix="tornado-idv-") as folder:
         users = Path(folder, "users.txt")
         arguments = [each.replace(_LIST, str(users)) for each in command]

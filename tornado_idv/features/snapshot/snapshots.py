@@ -115,7 +115,6 @@ class Snapshots(Part):
                 yield snapshot
 
     def _restore(self, settings: Settings, directory: Directory) -> None:
-        """Add the answers of the last run to the cache of a directory, as stale answers."""
         render = partial(encode_user, identifiers=settings.make_identifiers())
         now, revisions = self._clock(), _revisions(directory)
         counts = [restore(each, directory.cache, now, revisions, render) for each in self._found]
