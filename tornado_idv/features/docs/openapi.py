@@ -150,11 +150,9 @@ def describe_api(settings: Settings) -> Document:
                 **_batch_schemas(),
                 "Key": _key_schema(),
                 "Error": _object(
-                    {
-                        "status": {"const": "error"},
-                        "code": {"enum": [*dict.fromkeys(error.code for error in ApiError)]},
-                        "message": {"type": "string", "description": "For people; may change."},
-                    }
+                    status={"const": "error"},
+                    code={"enum": [*dict.fromkeys(error.code for error in ApiError)]},
+                    message={"type": "string", "description": "For people; may change."},
                 ),
             },
             "responses": {str(status): _describe_errors(status) for status in sorted(_STATUSES)},
@@ -175,26 +173,23 @@ def _describe_key() -> Document:
 def _key_schema() -> Document:
     rate = {"type": ["string", "null"], "description": "Like `100/minute`; null for no limit."}
     return _object(
-        {
-            "status": {"const": "ok"},
-            "id": {"type": "string", "description": "The public name of the key."},
-            "scopes": {"type": "array", "items": {"type": "string"}},
-            "expires": {"type": ["string", "null"], "format": "date-time"},
-            "limits": _object({"requests": rate, "misses": rate}),
-        }
+        status={"const": "ok"},
+        id={"type": "string", "description": "The public name of the key."},
+        scopes={"type": "array", "items": {"type": "string"}},
+        expires={"type": ["string", "null"], "format": "date-time"},
+        limits=_object(requests=rate, misses=rate),
     )
 
 
 def _describe_health() -> Document:
+    ok = _object(status={"const": "ok"})
     return {
         "tags": ["Service"],
         "operationId": "checkHealth",
         "summary": "Check that the service responds",
         "description": "The response does not depend on backends.",
         "security": [],
-        "responses": _responses(
-            "The service responds.", _object({"status": {"const": "ok"}}), _OF_HEALTH
-        ),
+        "responses": _responses("The service responds.", ok, _OF_HEALTH),
     }
 
 
@@ -221,21 +216,20 @@ def _user_schemas(settings: Settings, sites: Sequence[str]) -> Document:
         "pattern": f"^[0-9]{{{fewest},{most}}}$",
         "description": f"{fewest} to {most} digits; leading zeros count.",
     }
-    user = {
-        "status": {"const": "ok"},
-        "plan": {"type": "string", "minLength": 1, "maxLength": 256},
-        "card_number": card,
-        "nickname": nickname,
-        "profile_url": {"type": "string", "format": "uri", "maxLength": 2048},
-    }
     return {
-        "ByUrl": _object({"input": {"anyOf": [nickname, urls]}}),
-        "ByCard": _object({"card_number": card}),
-        "User": _object(user),
+        "ByUrl": _object(input={"anyOf": [nickname, urls]}),
+        "ByCard": _object(card_number=card),
+        "User": _object(
+            status={"const": "ok"},
+            plan={"type": "string", "minLength": 1, "maxLength": 256},
+            card_number=card,
+            nickname=nickname,
+            profile_url={"type": "string", "format": "uri", "maxLength": 2048},
+        ),
     }
 
 
-def _object(members: Document) -> Document:
+def _object(**members: Document) -> Document:
     return {"type": "object", "required": list(members), "properties": members}
 
 
@@ -280,35 +274,21 @@ def _describe_batch(examples: Mapping[str, Document]) -> Document:
 
 
 def _batch_schemas() -> Document:
+    item = {
+        "type": "object",
+        "description": "`input` as in `ByUrl`, or `card_number` as in `ByCard`. For an invalid "
+        "value, the result is `invalid_format`.",
+        "oneOf": [_object(input={}), _object(card_number={})],
+    }
+    result = {"anyOf": [_reference("User"), _reference("Error")]}
+    is_degraded = "Whether a backend has failed within ten minutes."
     return {
-        "Items": _object(
-            {
-                "items": {
-                    "type": "array",
-                    "minItems": 1,
-                    "maxItems": 100,
-                    "items": {
-                        "type": "object",
-                        "description": "`input` as in `ByUrl`, or `card_number` as in "
-                        "`ByCard`. For an invalid value, the result is `invalid_format`.",
-                        "oneOf": [_object({"input": {}}), _object({"card_number": {}})],
-                    },
-                }
-            }
-        ),
+        "Items": _object(items={"type": "array", "minItems": 1, "maxItems": 100, "items": item}),
         "Results": _object(
-            {
-                "status": {"const": "ok"},
-                "results": {
-                    "type": "array",
-                    "items": {"anyOf": [_reference("User"), _reference("Error")]},
-                },
-                "summary": _object({name: {"type": "integer"} for name in _SUMMARY}),
-                "degraded": {
-                    "type": "boolean",
-                    "description": "Whether a backend has failed within ten minutes.",
-                },
-            }
+            status={"const": "ok"},
+            results={"type": "array", "items": result},
+            summary=_object(**dict.fromkeys(_SUMMARY, {"type": "integer"})),
+            degraded={"type": "boolean", "description": is_degraded},
         ),
     }
 
