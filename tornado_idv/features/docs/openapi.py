@@ -238,14 +238,12 @@ def _lookup(schema: str, examples: Mapping[str, Document]) -> Document:
     content: Document = {"schema": _reference(schema)}
     if examples:
         content["examples"] = {name: {"value": each} for name, each in examples.items()}
-    return {
-        "tags": ["Lookups"],
-        "requestBody": {
-            "required": True,
-            "description": "At most 16 KiB. Unknown members are ignored.",
-            "content": {"application/json": content},
-        },
+    body = {
+        "required": True,
+        "description": "At most 16 KiB. Unknown members are ignored.",
+        "content": {"application/json": content},
     }
+    return {"tags": ["Lookups"], "requestBody": body}
 
 
 def _describe_lookup(name: str, by: str, examples: Mapping[str, Document]) -> Document:
@@ -287,7 +285,7 @@ def _batch_schemas() -> Document:
         "Results": _object(
             status={"const": "ok"},
             results={"type": "array", "items": result},
-            summary=_object(**dict.fromkeys(_SUMMARY, {"type": "integer"})),
+            summary=_object(**{name: {"type": "integer"} for name in _SUMMARY}),
             degraded={"type": "boolean", "description": is_degraded},
         ),
     }
@@ -318,10 +316,8 @@ def _describe_errors(status: int) -> Document:
     headers = _headers(["X-Request-ID", *_FIELDS_BY_STATUS.get(status, [])])
     reasons = {token: text for error in errors for token, text in REASONS.get(error, {}).items()}
     if reasons:
-        headers["X-Error-Reason"] = {
-            "description": "The cause.",
-            "schema": {"oneOf": [{"const": key, "description": reasons[key]} for key in reasons]},
-        }
+        causes = [{"const": token, "description": text} for token, text in reasons.items()]
+        headers["X-Error-Reason"] = {"description": "The cause.", "schema": {"oneOf": causes}}
     codes = {"properties": {"code": {"enum": [error.code for error in errors]}}}
     return {
         "description": " ".join(f"`{error.code}`: {_ADVICE[error]}" for error in errors),
