@@ -10,12 +10,9 @@ from tornado_idv.admin.operations import Record
 from tornado_idv.admin.report import Report
 from tornado_idv.features.shared_cache.tier import NAME
 
+_READS = ("hit", "miss", "failed", "skipped")
 _CALLS = (
-    (
-        "lookups",
-        "Reads of the shared cache.",
-        {each: each for each in ("hit", "miss", "failed", "skipped")},
-    ),
+    ("lookups", "Reads of the shared cache.", {each: each for each in _READS}),
     ("stores", "Writes to the shared cache.", {"ok": "stored", "failed": "not_stored"}),
     ("purges", "Delivered purges, and failed attempts.", {"ok": "purged", "failed": "not_purged"}),
 )
@@ -36,15 +33,10 @@ def metrics(report: Report) -> Iterator[core.Metric]:
     for name, text, words in _CALLS:
         results = {result: counted.results[word] for result, word in words.items()}
         yield counter(f"idv_shared_cache_{name}", text, results if part else {}, "result")
-    yield histogram(
-        "idv_shared_cache_duration_seconds",
-        "Duration of reads from the shared cache.",
-        {(): [counted.durations]} if part else {},
-    )
-    yield gauge(
-        "idv_shared_cache_purges_pending",
-        "Purges not delivered yet.",
-        {(): part.gauges["pending_purges"]} if part else {},
-    )
+    text = "Duration of reads from the shared cache."
+    durations = {(): [counted.durations]} if part else {}
+    yield histogram("idv_shared_cache_duration_seconds", text, durations)
+    pending = {(): part.gauges["pending_purges"]} if part else {}
+    yield gauge("idv_shared_cache_purges_pending", "Purges not delivered yet.", pending)
     states = {(): part.sources[0].breaker} if part else {}
     yield breaker_gauge("idv_shared_cache_breaker_state", states)
