@@ -100,9 +100,8 @@ class BatchHandler(ApiHandler):
             if limits is not None and result.status == ApiError.NOT_FOUND.status:
                 for _ in range(queries[query] - 1):
                     limits.charge_miss()
-        return _combine(
-            api, [each if isinstance(each, Result) else found[each] for each in results]
-        )
+        ended = [each if isinstance(each, Result) else found[each] for each in results]
+        return _combine(api, ended)
 
     async def _look_up(
         self, queries: Iterable[Query], limits: KeyLimits | None

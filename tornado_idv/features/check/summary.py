@@ -83,10 +83,9 @@ def _limits(limits: LimitSettings, keys: Sequence[KeySettings]) -> Iterator[str]
 
 def _shadow(options: BackendOptions, shadow: ShadowOptions) -> str:
     hits = ", also of cached answers" if shadow.hits else ""
+    compared = f"compared with {shadow.sample} of lookups{hits}"
     most = f"at most {format_rate(shadow.rate)} in each process"
-    return (
-        f"{options.name} ({options.kind}), compared with {shadow.sample} of lookups{hits}, {most}"
-    )
+    return f"{options.name} ({options.kind}), {compared}, {most}"
 
 
 def _backend(options: BackendOptions, cache: CacheLimits) -> str:

@@ -60,9 +60,8 @@ def _on_file(command: Callable[..., None]) -> Callable[..., Any]:
             if name is None and len(files) == 1:
                 (name,) = files
             if name not in files:
-                names = ", ".join(files) or (
-                    "none; add shadow: {sample: 5%, state: shadow.db} to a backend"
-                )
+                advice = "none; add shadow: {sample: 5%, state: shadow.db} to a backend"
+                names = ", ".join(files) or advice
                 raise click.UsageError(f"name a backend with shadow.state; there are: {names}")
             contents = ShadowFile(files[name], name).read()
         users = Counter(each.result for each in contents.differing)

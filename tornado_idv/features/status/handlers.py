@@ -94,14 +94,11 @@ def _requests(counters: Counters) -> Mapping[str, Mapping[str, int]]:
 
 def _keys(keys: KeyOverview, now: float) -> Record:
     expiring = [each for each in keys.expirations.items() if each[1] > now][:_MAX_EXPIRING]
+    soon = [each for each in expiring if each[1] < now + _SOON]
     return {
         "count": keys.count,
         "next_expiry": format_time(expiring[0][1]) if expiring else None,
-        "expiring": [
-            {"id": key_id, "expires": format_time(at)}
-            for key_id, at in expiring
-            if at < now + _SOON
-        ],
+        "expiring": [{"id": key_id, "expires": format_time(at)} for key_id, at in soon],
     }
 
 
