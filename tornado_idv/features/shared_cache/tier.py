@@ -6,8 +6,8 @@ A failed read counts as a miss: the lookup continues with the backends.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from tornado_idv.errors import Broken, LookupFailed, format_traceback
@@ -100,7 +100,9 @@ class SharedTier:
         # begin during the read, so this is checked again afterwards.
         permit = None if self.pending_purges else self.breaker.try_acquire()
         if permit is not None:
-            result = await self._call(permit, lambda: self.cache.get(scope, query), "failed")
+            result = None
+            with self._counting(permit, "failed"):
+                result = await _bounded(self.cache.options.timeout, self.cache.get(scope, query))
             if result is None or not self.pending_purges:
                 return result
         self.counted.results["skipped"] += 1
@@ -151,20 +153,17 @@ class SharedTier:
         task.add_done_callback(self.tasks.discard)
 
     async def _put(self, scope: str, query: Query, result: SharedResult) -> None:
-        async def put() -> bool:
-            await self.cache.put(scope, query, result)
-            return True
-
         permit = self.breaker.try_acquire()
-        if permit is not None and await self._call(permit, put, "not_stored"):
-            self.counted.results["stored"] += 1
+        if permit is not None:
+            with self._counting(permit, "not_stored"):
+                await _bounded(self.cache.options.timeout, self.cache.put(scope, query, result))
+                self.counted.results["stored"] += 1
 
-    async def _call(
-        self, permit: Permit, call: Callable[[], Awaitable[ResultT]], failure: str
-    ) -> ResultT | None:
-        """Return the result of a call. Count an error as ``failure``, and return ``None``."""
+    @contextmanager
+    def _counting(self, permit: Permit, failure: str) -> Iterator[None]:
+        """Report a call to the circuit breaker. An error counts as ``failure``, and is not raised."""
         try:
-            result = await _bounded(self.cache.options.timeout, call())
+            yield
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; each is a miss
             self.counted.results[failure] += 1
             if failure == "failed":  # only failed reads delay answers
@@ -177,12 +176,11 @@ class SharedTier:
                     _failure_reason(error),
                     self.breaker.next_probe,
                 )
-            return None
         except BaseException:
             self.breaker.abandoned(permit)
             raise
-        self.breaker.succeeded(permit)
-        return result
+        else:
+            self.breaker.succeeded(permit)
 
     async def _send_purges(self) -> None:
         sending, last = list[Purge](), self._delivered
