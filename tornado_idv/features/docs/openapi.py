@@ -104,6 +104,11 @@ def describe_api(settings: Settings) -> Document:
         by_url = {"nickname": by_nickname, "profile URL": {"input": f"{sites[0]}/m/alice"}}
         by_card = {"card number": {"card_number": found["card_number"]}}
         items = {"users": {"items": [by_nickname, *by_card.values()]}}
+    key = {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A key of the service, in `Authorization: Bearer <key>`.",
+    }
     root = f"{server.base_path}/api/v1"
     paths = {
         f"{root}/identify/url": {
@@ -134,13 +139,7 @@ def describe_api(settings: Settings) -> Document:
         ],
         "paths": paths,
         "components": {
-            "securitySchemes": {
-                "key": {
-                    "type": "http",
-                    "scheme": "bearer",
-                    "description": "A key of the service, in `Authorization: Bearer <key>`.",
-                }
-            },
+            "securitySchemes": {"key": key},
             "headers": {
                 name: {"description": text, "schema": schema}
                 for name, (text, schema) in _FIELDS.items()
