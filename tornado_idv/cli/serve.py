@@ -16,6 +16,7 @@ from tornado_idv.cli.common import config_option, example_request, examples, exi
 from tornado_idv.cli.standard_streams import OutputError
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
+from tornado_idv.double.demo import demo_config, terminate_on_eof
 from tornado_idv.errors import ConfigError, StartError
 from tornado_idv.features import FEATURES
 from tornado_idv.interfaces.command_tools import Exit
@@ -87,8 +88,6 @@ def serve(
         raise click.UsageError("--demo and --config are mutually exclusive")
     if stop_on_eof and not fixture:
         raise click.UsageError("--stop-on-eof requires --demo")
-    if fixture:
-        from tornado_idv.double.demo import demo_config, terminate_on_eof  # noqa: PLC0415 - start-up time
     if ready_file is not None:
         with suppress(OSError):  # writing it later reports the error
             _remove_stale(ready_file)
