@@ -161,7 +161,7 @@ class SharedTier:
 
     @contextmanager
     def _counting(self, permit: Permit, failure: str) -> Iterator[None]:
-        """Report a call to the circuit breaker. An error counts as ``failure``, and is not raised."""
+        """Report a call to the breaker. Count an error as ``failure`` instead of raising it."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; each is a miss
