@@ -318,13 +318,12 @@ def _describe_errors(status: int) -> Document:
         causes = [{"const": token, "description": text} for token, text in reasons.items()]
         headers["X-Error-Reason"] = {"description": "The cause.", "schema": {"oneOf": causes}}
     codes = {"properties": {"code": {"enum": [error.code for error in errors]}}}
+    content = {
+        "schema": {"allOf": [_reference("Error"), codes]},
+        "examples": {error.code: {"value": json.loads(error.body)} for error in errors},
+    }
     return {
         "description": " ".join(f"`{error.code}`: {_ADVICE[error]}" for error in errors),
         "headers": headers,
-        "content": {
-            "application/json": {
-                "schema": {"allOf": [_reference("Error"), codes]},
-                "examples": {error.code: {"value": json.loads(error.body)} for error in errors},
-            }
-        },
+        "content": {"application/json": content},
     }

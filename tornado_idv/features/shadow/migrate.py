@@ -164,11 +164,8 @@ def check(
         elif left:
             others[f"with another {' and '.join(left)}"] += 1
     blockers += [f"{counted(count, 'user')} {text}" for text, count in others.items()]
-    show(
-        {"ok": not blockers, **record, "blockers": blockers},
-        blockers or [f"no blocker: {compared} compared"],
-        as_json=as_json,
-    )
+    record = {"ok": not blockers, **record, "blockers": blockers}
+    show(record, blockers or [f"no blocker: {compared} compared"], as_json=as_json)
     sys.exit(Exit.NO if blockers else Exit.DONE)
 
 

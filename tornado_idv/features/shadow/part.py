@@ -121,9 +121,8 @@ def compare(directory: Directory, shadows: Sequence[Shadow], manager: pluggy.Plu
     if shadows:
         # Comparisons have separate guards. They must not use up the concurrency limits of client
         # lookups, or open their circuit breakers.
-        backends = (each.backend for each in directory.guards)
         accepts = shadows[0].identifiers.accepts
-        guards = [Guard(each, accepts, listens=False) for each in backends]
+        guards = [Guard(each.backend, accepts, listens=False) for each in directory.guards]
         for guard in guards:
             guard.breaker = CircuitBreaker(_NEVER_OPEN)
         source = Chain(manager, guards, directory.cache, lambda _: b"", directory.timeout)
