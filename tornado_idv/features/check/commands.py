@@ -81,8 +81,7 @@ def check(config_path: Path, config_only: bool, online: bool, as_json: bool) -> 
     keep_out_secrets()
     result = DryRun(config_path, online=online)
     with exit_on_error(Exit.NO, as_json=as_json):
-        manager = plugin_manager()
-        kinds = installed_kinds(manager)
+        kinds = installed_kinds(plugin_manager())
         if config_only:
             settings, absent = load_without_references(config_path, kinds, os.environ)
         else:
