@@ -160,7 +160,11 @@ _TOOLS = CommandTools(config_option, json_option, _read_backends, exit_on_error)
 
 @click.group(
     cls=Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
     epilog=_EPILOG,
 )
 @click.version_option(package_name="tornado-idv", message="%(prog)s %(version)s")

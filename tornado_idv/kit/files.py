@@ -18,6 +18,14 @@ from tornado_idv.errors import StartError
 T = TypeVar("T")
 DELIMITERS = {",": ",", ";": ";", "|": "|", "tab": "\t", "\t": "\t"}
 """Separators of CSV fields, by their names on the command line."""
+delimiter_option = click.option(
+    "--delimiter",
+    metavar="CHARACTER",
+    default=",",
+    type=click.Choice(list(DELIMITERS)),
+    callback=lambda _context, _parameter, name: DELIMITERS[name],
+    help="Separator of CSV fields: , or ; or | or tab.",
+)
 
 
 def open_source(file: str, encoding: str = "utf-8") -> IO[str]:

@@ -81,7 +81,6 @@ def _pattern_option(conclusion: str) -> Callable[[Any], Any]:
 @click.option(
     "--timeout",
     default="10s",
-    show_default=True,
     callback=parsed_by(parse_duration),
     help="Timeout of each run.",
 )

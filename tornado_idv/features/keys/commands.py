@@ -48,7 +48,9 @@ keys.add_command(import_keys)
     )
 )
 @_id_argument
-@click.option("--owner", default="", help="Person or program that uses the key.")
+@click.option(
+    "--owner", default="", show_default=False, help="Person or program that uses the key."
+)
 @click.option(
     "--scope",
     "scopes",
@@ -60,7 +62,7 @@ keys.add_command(import_keys)
 @click.option("--not-before", metavar="7d|DATE", help="Start of the key's validity.")
 @click.option("--requests", metavar="RATE", help="Rate limit of requests, like 100/second.")
 @click.option("--misses", metavar="RATE", help='Rate limit of misses, like "300/10 minutes".')
-@click.option("--note", default="", help="A note for operators.")
+@click.option("--note", default="", show_default=False, help="A note for operators.")
 @create_option
 @on_store
 def issue(
@@ -87,9 +89,7 @@ def issue(
 
 @keys.command(epilog=examples("keys rotate shop --overlap 7d"))
 @_id_argument
-@click.option(
-    "--overlap", default="24h", show_default=True, help="Remaining validity of the older tokens."
-)
+@click.option("--overlap", default="24h", help="Remaining validity of the older tokens.")
 @click.option(
     "--expires", metavar="90d|DATE", help="End of the key's validity.  [default: unchanged]"
 )

@@ -107,7 +107,6 @@ _NEXT = {
     "kind",
     type=click.Choice(list(_BACKENDS)),
     default="yaml",
-    show_default=True,
     help="Kind of the backend with your users.",
 )
 def init(folder: Path, kind: str) -> None:

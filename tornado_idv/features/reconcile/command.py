@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import closing, nullcontext
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -25,7 +25,7 @@ from tornado_idv.features.reconcile.accounts import AccountReader, By
 from tornado_idv.features.reconcile.run import MAX_PRINTED, Run
 from tornado_idv.features.reconcile.state import State, UndeterminedError, locked
 from tornado_idv.interfaces.command_tools import Exit, printable
-from tornado_idv.kit.files import DELIMITERS, open_source, replaced_file, rows_with_progress
+from tornado_idv.kit.files import delimiter_option, open_source, replaced_file, rows_with_progress
 from tornado_idv.kit.option_values import Share, parsed_by
 from tornado_idv.units import format_duration, parse_duration
 
@@ -35,7 +35,7 @@ _KEY = "TORNADO_IDV_KEY"
 def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     """Return a click option. Its value is a `Share`: a number of accounts or a percentage."""
     parse = parsed_by(Share.parse)
-    return click.option(flag, default=default, show_default=True, callback=parse, help=text)
+    return click.option(flag, default=default, callback=parse, help=text)
 
 
 @click.command(
@@ -58,19 +58,11 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
 )
 @click.option(
     "--by",
-    type=click.Choice(["input", "nickname", "card"]),
+    type=click.Choice(get_args(By)),
     default="input",
-    show_default=True,
     help="Kind of identifiers. input: @nickname or profile URL. nickname: with or without @.",
 )
-@click.option(
-    "--delimiter",
-    metavar="CHARACTER",
-    type=click.Choice(list(DELIMITERS)),
-    default=",",
-    show_default=True,
-    help="Separator of CSV fields.",
-)
+@delimiter_option
 @click.option(
     "--state",
     "state_file",
@@ -80,7 +72,6 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
 @click.option(
     "--grace",
     default="3d",
-    show_default=True,
     callback=parsed_by(parse_duration),
     help="List an account only if its user was absent for this time.",
 )
@@ -88,7 +79,6 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     "--min-runs",
     type=click.IntRange(1),
     default=3,
-    show_default=True,
     help="List an account only after this many runs without its user (always 1 with --grace 0s).",
 )
 @_bound(
@@ -110,20 +100,17 @@ def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     "--retries",
     type=click.IntRange(0, 10),
     default=3,
-    show_default=True,
     help="Maximum number of repeated lookups of an undetermined account.",
 )
 @click.option(
     "--confirm-after",
     default="40s",
-    show_default=True,
     callback=parsed_by(parse_duration),
     help="Pause before a second lookup of accounts that may be deleted; 0s for no second lookup.",
 )
 @click.option(
     "--deadline",
     default="10s",
-    show_default=True,
     callback=parsed_by(parse_duration),
     help="Maximum time per request, including waits for rate limits.",
 )
@@ -192,7 +179,7 @@ def reconcile(
         locked(state_file) if state_file else nullcontext(),
     ):
         before = State.load(state_file, column or "", time()) if state_file else State("", {}, ())
-        reader = AccountReader(source, accounts, column, by, DELIMITERS[delimiter])
+        reader = AccountReader(source, accounts, column, by, delimiter)
         run = Run(client, before, by_card=by == "card", grace=grace, min_runs=min_runs)
         try:
             run.require_users(must_exist)

@@ -125,7 +125,6 @@ def list_users(record: Record, contents: Contents, *, reveal: bool, as_json: boo
     type=click.IntRange(min=1),
     metavar="N",
     default=1000,
-    show_default=True,
     help="Report a blocker if fewer users than this were compared.",
 )
 @click.option(

@@ -33,7 +33,7 @@ from tornado_idv.features.users.import_users import Import
 from tornado_idv.features.users.rows import importable
 from tornado_idv.features.users.stores import Stores
 from tornado_idv.identifiers import FIELDS
-from tornado_idv.kit.files import DELIMITERS, open_source, replaced_file, rows_with_progress
+from tornado_idv.kit.files import delimiter_option, open_source, replaced_file, rows_with_progress
 from tornado_idv.kit.option_values import Share, parsed_by
 from tornado_idv.lookup.canary import canaries_of
 from tornado_idv.model import User
@@ -111,14 +111,7 @@ users.add_command(compare)
     help="Read FIELD from COLUMN of FILE; may be repeated.",
 )
 @click.option("--merge", is_flag=True, help="Keep the users that are not in FILE.")
-@click.option(
-    "--delimiter",
-    metavar="CHARACTER",
-    default=",",
-    show_default=True,
-    type=click.Choice(list(DELIMITERS)),
-    help="Separator of CSV fields: , or ; or | or tab.",
-)
+@delimiter_option
 @click.option(
     "--max-rejected",
     metavar="N|P%",
@@ -142,7 +135,6 @@ users.add_command(compare)
     "--encoding",
     metavar="NAME",
     default="utf-8",
-    show_default=True,
     callback=parsed_by(_encoding),
     help="The encoding of FILE, such as cp1252 or utf-16.",
 )
@@ -246,7 +238,7 @@ def count_users(*, name: str, config_path: Path, as_json: bool) -> None:
 @click.option(
     "--count", "number", type=click.IntRange(0, 10**9), required=True, help="The number of users."
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the random users.")
+@click.option("--seed", type=int, default=1, help="Seed of the random users.")
 @format_option("The format.  [default: csv]")
 def generate(*, number: int, seed: int, form: Format | None) -> None:
     """Print random users for tests. The same --seed prints the same users."""

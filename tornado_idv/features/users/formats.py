@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from operator import attrgetter, itemgetter
 from pathlib import PurePath
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, get_args
 
 import click
 
@@ -98,7 +98,7 @@ def read_rows(
     `RefusedError` if the file has another format or ends within a row.
     """
     if form == "csv":
-        return _read_csv(file, name, columns, DELIMITERS[delimiter])
+        return _read_csv(file, name, columns, delimiter)
     return (_read_jsonl if form == "jsonl" else _read_yaml)(file, name, columns)
 
 
@@ -312,5 +312,4 @@ def _yaml_text(text: str) -> str:
 
 
 def format_option(help_text: str) -> Callable[[Any], Any]:
-    formats = click.Choice(["csv", "jsonl", "yaml"])
-    return click.option("--format", "form", type=formats, help=help_text)
+    return click.option("--format", "form", type=click.Choice(get_args(Format)), help=help_text)
