@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,7 @@ class AdminListener:
         Raises `StartError` for a wrong setting or token file, `WrongRequest` after the status 422,
         and `AdminUnavailable` after any other error, or no response in ``timeout`` seconds.
         """
-        settings = load_parts(self.config_path, os.environ, _Parts).admin
+        settings = load_parts(self.config_path, _Parts).admin
         if settings is None:
             advice = "add: admin: {port: 8081}, and restart the service"
             raise StartError(f"{self.config_path} has no admin listener; {advice}")

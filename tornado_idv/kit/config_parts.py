@@ -4,7 +4,7 @@ The rest of the file may be invalid, for example because the operator cannot rea
 is editing the file.
 """
 
-from collections.abc import Mapping
+import os
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,15 +18,13 @@ from tornado_idv.files import require_file
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-def load_parts(
-    path: Path, environ: Mapping[str, str], parts: type[ModelT], *, needed: str = ""
-) -> ModelT:
+def load_parts(path: Path, parts: type[ModelT], *, needed: str = "") -> ModelT:
     """Return the sections of the file at ``path`` that are fields of the model ``parts``.
 
     Raises `StartError` if the file cannot be read or these sections are not valid. Raises
     `ConfigError` if the file is not YAML or a ``${…}`` in the setting ``needed`` is unresolved.
     """
-    resolved = Resolved(yaml_loader.read(require_file(path), str(path)), path, environ)
+    resolved = Resolved(yaml_loader.read(require_file(path), str(path)), path, os.environ)
     if problems := [each for each in (*resolved.absent, *resolved.invalid) if each.path == needed]:
         raise ConfigError(*problems)
     names = [*parts.model_fields]

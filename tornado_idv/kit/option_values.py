@@ -16,21 +16,19 @@ class Share(NamedTuple):
 
     text: str
     number: Decimal
-    is_percentage: bool
 
     @classmethod
     def parse(cls, text: str) -> "Share":
         """Parse ``5%`` or ``100``. Raises `ValueError`."""
         try:
-            if text.isascii() and text.isdigit():
-                return cls(text, Decimal(text), is_percentage=False)
-            return cls(text, parse_percentage(text), is_percentage=True)
+            is_number = text.isascii() and text.isdigit()
+            return cls(text, Decimal(text) if is_number else parse_percentage(text))
         except ValueError:
             raise ValueError("neither a number nor a percentage such as 5%") from None
 
     def is_exceeded(self, count: int, total: int) -> bool:
         """Return whether ``count`` of ``total`` items exceed this share."""
-        return count * 100 > self.number * (total if self.is_percentage else 100)
+        return count * 100 > self.number * (total if self.text.endswith("%") else 100)
 
 
 def parsed_by(parse: Callable[[str], T]) -> Callable[..., T | None]:

@@ -131,10 +131,8 @@ def _change_and_print_token(
             key = change(store)
             printed = True  # the token may have been shown, even if a signal interrupts the write
             try:
-                if target.as_json:
-                    print_json({"token": token, **as_record(key, target.now)})
-                else:
-                    click.echo(token)
+                record = {"token": token, **as_record(key, target.now)}
+                show(record, [token], as_json=target.as_json)
             except OutputError as error:
                 printed = False
                 print_message(f"{error}; no key was changed")

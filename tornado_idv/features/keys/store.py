@@ -172,7 +172,7 @@ def _find_store(config_path: Path, store_path: Path | None, *, as_json: bool) ->
     """
     settings = _Parts()
     if store_path is None:
-        settings = load_parts(config_path, os.environ, _Parts, needed="auth.store")
+        settings = load_parts(config_path, _Parts, needed="auth.store")
     elif is_like_url(str(store_path)):
         text = "--store: must be a file; a URL may contain a password, so set it as auth.store"
         raise RefusedError(text)
