@@ -67,10 +67,8 @@ class AllFunctions(Functions):
 
     @signature({"types": ["string"]}, {"types": ["string"]})
     def _func_trim_prefix(self, text: str, prefix: str) -> str:
-        if not text.startswith(prefix):
-            raise ValueError(
-                "the text does not begin with the prefix"
-            )  # the unchanged text would be another identifier
+        if not text.startswith(prefix):  # the unchanged text would be another identifier
+            raise ValueError("the text does not begin with the prefix")
         return text[len(prefix) :]
 
     @signature({"types": ["string"]}, {"types": ["string"]})

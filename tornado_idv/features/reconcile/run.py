@@ -1,9 +1,10 @@
 """One run of ``tornado-idv reconcile``. It finds accounts to delete, or refuses to list any."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
+from itertools import tee
 from math import inf
 from time import sleep, time
 from typing import Any
@@ -195,16 +196,10 @@ class Run:
     def _ask(self, accounts: Iterable[Account]) -> list[Account]:
         """Look these accounts up. Return the accounts that could not be determined."""
         left: list[Account] = []
-        # The results have the order of the identifiers, but arrive some batches later.
-        sent: deque[Account] = deque()
-
-        def identifiers() -> Iterator[str]:
-            for each in accounts:
-                sent.append(each)
-                yield each.identifier
-
-        for result in self._find_many(identifiers()):
-            account = sent.popleft()
+        # The results have the order of the accounts, but arrive some batches later.
+        accounts, sent = tee(accounts)
+        results = self._find_many(each.identifier for each in accounts)
+        for result, account in zip(results, sent, strict=True):
             if self._client.date and not self._is_clock_checked:
                 self._check_clock()
             if result.degraded is None and result.error is None:
@@ -246,12 +241,12 @@ class Run:
 
     def _may_be_deleted(self, identifier: str) -> bool:
         absence = self._since.get(identifier)
-        is_gone = (
+        return (
             absence is not None
+            and identifier not in self._others
             and self._now - absence.since >= self._grace
             and absence.runs >= self._min_runs
         )
-        return is_gone and identifier not in self._others
 
     def _check_clock(self) -> None:
         """Raise `UndeterminedError` if the clocks of this machine and of the service differ."""

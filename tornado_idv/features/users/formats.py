@@ -7,7 +7,6 @@ import csv
 import json
 import re
 import shlex
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from operator import attrgetter, itemgetter
@@ -48,10 +47,7 @@ _NOT_A_HEADER = (
     # The second alternative is the start of an .xls, opened as text.
     (re.compile("PK\x03\x04|\udcd0\udccf\x11"), "this is an Excel workbook; save it as CSV UTF-8"),
     (re.compile("\0"), "this is UTF-16; add --encoding utf-16-be, or save it as CSV UTF-8"),
-    (
-        re.compile(".*\0", re.DOTALL),
-        "this is UTF-16; add --encoding utf-16, or save it as CSV UTF-8",
-    ),
+    (re.compile(".*\0"), "this is UTF-16; add --encoding utf-16, or save it as CSV UTF-8"),
     (
         re.compile(r"sep=.\s*\Z"),
         "this line sets the delimiter for a spreadsheet; replace the line by --delimiter",
@@ -303,12 +299,8 @@ def _by_field(members: Mapping[Any, Any], columns: Mapping[str, str]) -> Fields:
 
 
 def _yaml_text(text: str) -> str:
-    if text.isascii() and text.isprintable():
-        return json.dumps(text)
-    import yaml  # noqa: PLC0415 - for unusual text only
-
-    dumped: Any = yaml.dump(text, default_style='"', width=sys.maxsize)
-    return str(dumped).strip()
+    """Return a string of YAML. It has the escapes of JSON, and above ASCII those of Python."""
+    return json.dumps(text, ensure_ascii=False).encode("ascii", "backslashreplace").decode()
 
 
 def format_option(help_text: str) -> Callable[[Any], Any]:
