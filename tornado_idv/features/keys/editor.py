@@ -17,7 +17,7 @@ from tornado_idv.features.keys.record import (
     to_record,
     to_values,
 )
-from tornado_idv.keys.store import BUSY_TIMEOUT, EMPTY, InvalidRowError, KeyStore, KeyStoreLocation
+from tornado_idv.keys.store import EMPTY, InvalidRowError, KeyStore
 
 _COLUMNS = ", ".join(COLUMNS)
 _KEYS = f"SELECT {_COLUMNS}, time FROM keys LEFT JOIN last_used USING (id)"  # noqa: S608 - constant
@@ -176,10 +176,3 @@ class KeyEditor(KeyStore):
         while batch := list(islice(remaining, _BATCH)):
             rows += self._database.execute(f"{sql} IN ({', '.join('?' * len(batch))})", batch)
         return rows
-
-
-@contextmanager
-def editing(location: KeyStoreLocation, *, read_only: bool = False) -> Iterator[KeyEditor]:
-    """Open a key store, and close it on exit. Raises `KeyStoreError`."""
-    with location.connected(busy_timeout=BUSY_TIMEOUT, read_only=read_only) as database:
-        yield KeyEditor(database, location.name)

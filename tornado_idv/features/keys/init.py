@@ -12,10 +12,10 @@ import click
 from tornado_idv.cli.common import example_request, examples, exit_on_error
 from tornado_idv.cli.standard_streams import OutputError
 from tornado_idv.errors import StartError
-from tornado_idv.features.keys.editor import editing
+from tornado_idv.features.keys.editor import KeyEditor
 from tornado_idv.features.keys.record import KeyRecord, Token
 from tornado_idv.interfaces.command_tools import Exit
-from tornado_idv.keys.store import locate_store
+from tornado_idv.keys.store import BUSY_TIMEOUT, locate_store
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.registry import installed_kinds, plugin_manager
 
@@ -162,5 +162,6 @@ def _write(folder: Path, texts: Mapping[str, str], token: str) -> None:
                 file.write(text)
     except OSError as error:
         raise StartError(f"{error.filename}: cannot be written: {error.strerror}") from error
-    with editing(place) as store:
-        store.add([KeyRecord("first", now, (Token(digest(token), now),), owner="init")])
+    key = KeyRecord("first", now, (Token(digest(token), now),), owner="init")
+    with place.connected(busy_timeout=BUSY_TIMEOUT, read_only=False) as database:
+        KeyEditor(database, place.name).add([key])

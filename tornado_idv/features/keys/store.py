@@ -20,12 +20,12 @@ from pydantic import BaseModel, Field
 from tornado_idv.cli.common import Record, RefusedError, config_option, exit_on_error, json_option
 from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.errors import UncertainChangeError
-from tornado_idv.features.keys.editor import KeyEditor, editing
+from tornado_idv.features.keys.editor import KeyEditor
 from tornado_idv.features.keys.record import KeyRecord, check_text
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.user_store import ignore_signals
 from tornado_idv.keys.api_key import KEY_ID
-from tornado_idv.keys.store import KeyStoreLocation, locate_store
+from tornado_idv.keys.store import BUSY_TIMEOUT, KeyStoreLocation, locate_store
 from tornado_idv.keys.token import digest
 from tornado_idv.kit.config_parts import load_parts
 from tornado_idv.logs.handlers import LogFormat, configure_logging
@@ -87,10 +87,10 @@ class Target:
 
     @contextmanager
     def opened(self, *, read_only: bool = True) -> Iterator[KeyEditor]:
-        with closing(self.location):
-            self.location.require_one_server(_SERVER_TIMEOUT)
-            with editing(self.location, read_only=read_only) as store:
-                yield store
+        with closing(self.location) as location:
+            location.require_one_server(_SERVER_TIMEOUT)
+            with location.connected(busy_timeout=BUSY_TIMEOUT, read_only=read_only) as database:
+                yield KeyEditor(database, location.name)
 
     @contextmanager
     def changing(self, command: str, key_ids: Iterable[str]) -> Iterator[KeyEditor]:
