@@ -12,8 +12,8 @@ from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.process import Invoke, eventually
 from support.processes.service import Client, serving
 from tornado_idv.admin.report import PartReport
+from tornado_idv.cli.admin_client import AdminListener
 from tornado_idv.keys.token import issue
-from tornado_idv.kit.admin_client import AdminListener
 from tornado_idv.log_format import format_time
 from tornado_idv.service.service import Service
 

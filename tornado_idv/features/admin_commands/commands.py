@@ -1,14 +1,13 @@
-"""The commands ``tornado-idv cache``, ``explain``, ``health``, ``reload`` and ``status``."""
+"""The commands ``tornado-idv cache``, ``explain``, ``health`` and ``reload``."""
 
 from typing import NoReturn
 
 import click
 
+from tornado_idv.cli.admin_client import AdminListener, WrongRequest, admin_command, cache_sentence
 from tornado_idv.cli.common import complete_backend, examples, exit_on_error
 from tornado_idv.errors import ConfigError
-from tornado_idv.features.admin_commands.client import Admin, admin_command
 from tornado_idv.interfaces.command_tools import Exit
-from tornado_idv.kit.admin_client import WrongRequest, cache_sentence
 
 _PURGED = {
     "all": "Purged the whole cache.",
@@ -24,7 +23,7 @@ def cache() -> None:
 
 @cache.command(epilog=examples("cache stats"))
 @admin_command
-def stats(admin: Admin) -> NoReturn:
+def stats(admin: AdminListener) -> NoReturn:
     """Show the number of cached answers and the hit ratio.
 
     Exit codes: 0 done; 3 no response.
@@ -41,7 +40,7 @@ def stats(admin: Admin) -> NoReturn:
 )
 @click.option("--all", is_flag=True, default=None, help="Purge everything.")
 @admin_command
-def purge(admin: Admin, **options: str | bool | None) -> NoReturn:
+def purge(admin: AdminListener, **options: str | bool | None) -> NoReturn:
     """Drop cached answers. Give exactly one of the four options.
 
     Exit codes: 0 done; 2 wrong use; 3 no response, or the purge did not reach the shared cache.
@@ -66,7 +65,7 @@ _CACHED = {
 @click.command(epilog=examples("explain @alice"))
 @click.argument("who", metavar="@NICK|URL|DIGITS")
 @admin_command
-def explain(admin: Admin, who: str) -> NoReturn:
+def explain(admin: AdminListener, who: str) -> NoReturn:
     """Look a user up in each backend of the running service.
 
     The command bypasses the cache, and caches nothing. It shows results, but no user data.
@@ -97,7 +96,7 @@ _SENTENCES = {
 
 @click.command(epilog=examples("health && echo ready"))
 @admin_command
-def health(admin: Admin) -> NoReturn:
+def health(admin: AdminListener) -> NoReturn:
     """Report whether the running service is ready.
 
     Exit codes: 0 ready or degraded; 1 starting or draining; 3 no response.
@@ -111,7 +110,7 @@ def health(admin: Admin) -> NoReturn:
 
 @click.command(epilog=examples("check && tornado-idv reload"))
 @admin_command
-def reload(admin: Admin) -> NoReturn:
+def reload(admin: AdminListener) -> NoReturn:
     """Reload the configuration of the running service.
 
     After an error, the whole old configuration stays effective.

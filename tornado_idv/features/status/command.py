@@ -2,28 +2,23 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from typing import NoReturn
 
 import click
 
-from tornado_idv.cli.common import config_option, examples, exit_on_error, json_option, show
-from tornado_idv.interfaces.command_tools import Exit
-from tornado_idv.kit.admin_client import AdminListener, Record, cache_sentence, token_option
+from tornado_idv.cli.admin_client import AdminListener, admin_command, cache_sentence
+from tornado_idv.cli.common import Record, examples
 
 
 @click.command(epilog=examples("status"))
-@config_option
-@token_option
-@json_option
-def status(config_path: Path, token_file: Path | None, *, as_json: bool) -> None:
+@admin_command
+def status(admin: AdminListener) -> NoReturn:
     """Show the state of the running service.
 
     Exit codes: 0 done; 3 no response.
     """
-    with exit_on_error(Exit.UNDETERMINED, as_json=as_json):
-        record = AdminListener(config_path, token_file).request("GET", "/status.json")
-    lines = (f"{name + ':':14}{text}" for name, text in _status(record))
-    show(record, lines, as_json=as_json)
+    record = admin.request("GET", "/status.json")
+    admin.show(record, (f"{name + ':':14}{text}" for name, text in _status(record)))
 
 
 def _status(record: Record) -> Iterator[tuple[str, str]]:

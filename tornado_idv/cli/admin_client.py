@@ -2,24 +2,22 @@
 
 import http.client
 import json
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import click
 from pydantic import BaseModel
 
+from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option, show
 from tornado_idv.config.address import Address, AdminSettings
 from tornado_idv.errors import IdvError, StartError
 from tornado_idv.files import require_file
+from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.kit.config_parts import load_parts
-
-Record = dict[str, Any]
-token_option = click.option(
-    "--token-file",
-    type=click.Path(path_type=Path, readable=False),
-    help="File with a key of scope admin. Not needed if the admin listener is on loopback.",
-)
 
 
 class _Parts(BaseModel):
@@ -40,10 +38,11 @@ class WrongRequest(IdvError):
 
 @dataclass(frozen=True)
 class AdminListener:
-    """A client of the admin listener. It has the values of --config and --token-file."""
+    """The admin listener, and the output of a command. The fields are the common options."""
 
     config_path: Path
     token_file: Path | None
+    as_json: bool
 
     def request(
         self, method: str, path: str, body: Record | None = None, *, timeout: float = 10.0
@@ -85,6 +84,32 @@ class AdminListener:
                 text += "; name a file with a key of scope admin by --token-file"
             raise AdminUnavailable("\n".join([text, *record.get("problems", ())]))
         return record
+
+    def show(
+        self, record: Record, lines: Iterable[str], code: Exit = Exit.DONE, *, err: bool = False
+    ) -> NoReturn:
+        """With ``--json``, print ``record``. Otherwise, print ``lines``. Exit with ``code``."""
+        show(record, lines, as_json=self.as_json, err=err)
+        sys.exit(code)
+
+
+def admin_command(command: Callable[..., NoReturn]) -> Callable[..., None]:
+    """Add three options to a command, and pass their values to it as an `AdminListener`."""
+
+    @wraps(command)
+    def run(
+        config_path: Path, token_file: Path | None, *, as_json: bool, **options: object
+    ) -> None:
+        other_codes = {WrongRequest: Exit.WRONG_USE}
+        with exit_on_error(Exit.UNDETERMINED, as_json=as_json, other_codes=other_codes):
+            command(AdminListener(config_path, token_file, as_json), **options)
+
+    token_option = click.option(
+        "--token-file",
+        type=click.Path(path_type=Path, readable=False),
+        help="File with a key of scope admin. Not needed if the admin listener is on loopback.",
+    )
+    return config_option(token_option(json_option(run)))
 
 
 def _read_token(path: Path) -> str:
