@@ -224,11 +224,8 @@ def list_keys(
     if target.as_json:
         print_json(records)
     elif records:
-        days = (
-            each | {name: (each[name] or "")[:10] for name in ("expires", "last_used")}
-            for each in records
-        )
-        rows = [[_cell(each[name]) for name in _COLUMNS] for each in days]
+        ends = {"expires": 10, "last_used": 10}  # the table shows only the days of these times
+        rows = [[_cell(each[name])[: ends.get(name)] for name in _COLUMNS] for each in records]
         for number, line in enumerate(_table(rows)):
             click.secho(line, bold=number == 0)
 

@@ -89,9 +89,7 @@ class Import:
                     if self.is_dry_run:
                         with replaced_file(self.beside("changes")) as file:
                             file.writelines(staging.changes())
-                    self._review(
-                        staging, count, rejected, lost, parse_percentage(store.max_removed)
-                    )
+                    self._review(staging, count, rejected, lost, store.max_removed)
                     changed = staging.apply(target)
                     *_, kept = staging.numbers()
                     result = Result(count - len(rejected), *changed, kept, len(rejected), len(lost))
@@ -156,7 +154,7 @@ class Import:
         rows: int,
         rejected: Sequence[Rejected],
         unstored: Sequence[Rejected],
-        max_removed: Decimal,
+        max_removed: str,
     ) -> None:
         """Raise `RefusedError` if the import looks wrong.
 
@@ -169,7 +167,7 @@ class Import:
         seen = ""
         for line, reason, _ in (unstored if is_named else rejected)[:1]:
             seen = f"; first error: line {line}: {reason}; see {self.beside('rejected')}"
-        percent = max_removed if self.max_removed is None else self.max_removed
+        percent = parse_percentage(max_removed) if self.max_removed is None else self.max_removed
         allowed = (stored * percent / 100).to_integral_value(ROUND_CEILING)
         if self.expect_rows not in {None, rows}:
             problem = f"has {counted(rows, 'row')}, and not the {self.expect_rows} of --expect-rows"
