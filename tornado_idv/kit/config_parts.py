@@ -27,10 +27,8 @@ def load_parts(path: Path, parts: type[ModelT], *, needed: str = "") -> ModelT:
     resolved = Resolved(yaml_loader.read(require_file(path), str(path)), path, os.environ)
     if problems := [each for each in (*resolved.absent, *resolved.invalid) if each.path == needed]:
         raise ConfigError(*problems)
-    names = [*parts.model_fields]
     try:
-        given = {name: resolved.tree[name] for name in names if name in resolved.tree}
-        return parts.model_validate(given, context={"base_dir": resolved.base_dir})
-    except (ValidationError, TypeError):
-        name = " or ".join(names)
+        return parts.model_validate(resolved.tree, context={"base_dir": resolved.base_dir})
+    except ValidationError:
+        name = " or ".join(parts.model_fields)
         raise StartError(f"{path}: {name} is not valid; see tornado-idv check") from None

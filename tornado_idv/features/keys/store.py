@@ -73,10 +73,8 @@ class Target:
     now: float
     """The start of the command in Unix time. The command uses it as the current time."""
     log_format: LogFormat
-    configured: frozenset[str]
-    """The ids of the keys in config.yaml."""
-    configured_digests: frozenset[bytes]
-    """The token digests of the keys in config.yaml, except for tokens in unreadable files."""
+    configured: frozenset[str | bytes]
+    """The ids and digests of the keys in config.yaml, without digests of unreadable tokens."""
 
     def create(self) -> None:
         """Create an empty key store, unless the key store exists."""
@@ -128,7 +126,7 @@ class Target:
         """Raise `RefusedError` if config.yaml has a key with this id or token."""
         if key.id in self.configured:
             raise RefusedError(f"config.yaml has a key {key.id} in auth.keys; use another id")
-        if any(token.digest in self.configured_digests for token in key.tokens):
+        if any(token.digest in self.configured for token in key.tokens):
             text = f"config.yaml has the token of {key.id} in auth.keys; remove one of them"
             raise RefusedError(text)
 
@@ -185,8 +183,7 @@ def _find_store(config_path: Path, store_path: Path | None, *, as_json: bool) ->
         as_json,
         time.time(),
         settings.logging.format,
-        frozenset(key.id for key in keys),
-        frozenset(key.digest for key in keys),
+        frozenset(each for key in keys for each in (key.id, key.digest)),
     )
 
 
