@@ -81,6 +81,7 @@ setup(
     package_data={
         "tornado_idv": ["py.typed"],
         "tornado_idv.features.docs": ["static/*"],
+        "tornado_idv.features.keys": ["starter/*"],
         "tornado_idv.features.status": ["static/*"],
     },
     install_requires=[
