@@ -135,8 +135,8 @@ def test_the_wheel_holds_the_package_and_the_plugins_whole_and_nothing_else(buil
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"tornado_idv", *PLUGINS}
     assert "tornado_idv/py.typed" in names
-    static = (ROOT / "tornado_idv/features/status/static").iterdir()
-    assert {str(path.relative_to(ROOT)) for path in static} <= set(names)
+    data = (ROOT / "tornado_idv/features").glob("*/sta[rt]*/*.*")  # of docs, keys and status
+    assert {str(path.relative_to(ROOT)) for path in data} <= set(names)
     sources = [*(ROOT / "tornado_idv").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]
     modules = {str(path.relative_to(ROOT)).removeprefix("plugins/") for path in sources}
     assert modules == {name for name in names if name.endswith(".py")}
