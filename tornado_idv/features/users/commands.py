@@ -61,8 +61,8 @@ def _columns(_context: object, _parameter: object, pairs: Sequence[str]) -> dict
     """Return the column name for each field, from the values of ``--map``."""
     columns = {field: field for field in FIELDS}
     for pair in pairs:
-        column, equals, field = pair.rpartition("=")
-        if not (equals and column) or field not in columns:
+        column, _, field = pair.rpartition("=")
+        if not column or field not in columns:
             fields = ", ".join(FIELDS)
             raise click.UsageError(f"--map: write COLUMN=FIELD; the fields are {fields}")
         columns[field] = column
