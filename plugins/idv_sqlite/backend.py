@@ -200,7 +200,7 @@ class SqliteBackend(Backend[SqliteOptions]):
             return False
         try:
             now = await file.check()
-            if now._replace(revision=was.revision) != was:
+            if now != was:
                 is_written = now.data_version != was.data_version and now.schema == was.schema
                 if not (is_written and now.signature.is_same_file(was.signature)):
                     return False

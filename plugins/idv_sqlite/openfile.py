@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import aiosqlite
 
@@ -30,7 +29,8 @@ _TICKS = 0.01
 _LACKS_ROWS = "an index lacks rows of its table; repair it by the statement REINDEX"
 
 
-class State(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class State:
     """The state of a file at a check. The next check compares it with the new state.
 
     ``sidecars`` has device and inode of the ``-wal`` and ``-shm`` files. An open connection still
@@ -42,7 +42,7 @@ class State(NamedTuple):
     sidecars: frozenset[tuple[int, int]]
     data_version: int
     schema: Sequence[object]
-    revision: str
+    revision: str = field(compare=False)
 
 
 @dataclass(eq=False)
@@ -109,7 +109,7 @@ class OpenFile:
         file another time.
         """
         was, before = getattr(self, "state", None), await self._read_state()
-        if was and before._replace(revision=was.revision) == was:
+        if before == was:
             return before
         await asyncio.sleep(_TICKS)
         state = await self._read_state()

@@ -21,7 +21,7 @@ import aiosqlite
 
 from idv_sqlite.errors import is_locked
 from idv_sqlite.files import uri_of
-from idv_sqlite.lookup import LookupStatement, Value
+from idv_sqlite.table import LookupStatement, Value
 
 BUSY_TIMEOUT = 0.25
 """Maximum seconds to wait for a locked database."""
