@@ -1,97 +1,21 @@
-"""The connections to one database: the pool for lookups, and separate connections."""
+"""The lookups in one database: the pool for lookups, and separate connections."""
 
 import asyncio
-import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import product
 
-import asyncpg
-from asyncpg.exceptions import TargetServerAttributeNotMatched
-from pydantic import SecretStr
-
-from idv_postgres.connection import Connection
-from idv_postgres.errors import is_full, to_lookup_failed
+from idv_postgres.connection import MIN_CONNECT_TIMEOUT, Connection, Connector, Pool
 from idv_postgres.executor import Executor
 from idv_postgres.lookups import Lookups, Result, inspect
-from idv_postgres.options import Dsn, PostgresOptions
-from idv_postgres.pool import Pool
+from idv_postgres.options import PostgresOptions
 from idv_postgres.relation import SERVER
 from idv_postgres.standby import NO_LOOKUP
 from tornado_idv import Broken
 
-_MIN_CONNECT_TIMEOUT = 1.0
-"""Maximum seconds to connect to one host, unless the option ``timeout`` is longer."""
 _TIMELINE = """
 SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN ''
   ELSE left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END
 """
-_OTHER_ROLE = TargetServerAttributeNotMatched()
-
-
-class Connector:
-    """Opens connections to the first suitable host of a URI.
-
-    The host that was connected last (``last``) is tried first. Then every host is tried with the
-    first of the ``roles``, then with the next. If ``avoid`` names hosts, the order of the hosts is
-    random, and the named hosts come last.
-    """
-
-    def __init__(
-        self,
-        dsn: SecretStr,
-        *,
-        timeout: float,
-        roles: Sequence[str] = (),
-        avoid: Collection[str] = (),
-    ) -> None:
-        self._dsn, self._avoid = dsn, avoid
-        self._timeout = max(timeout, _MIN_CONNECT_TIMEOUT)
-        self.roles = self._own_roles = roles
-        self.last = ""
-
-    async def connect(self, settings: Mapping[str, str] | None = None) -> Connection:
-        """Connect to the first host that responds in time and has the wanted role."""
-        try:
-            dsn = Dsn.parse(self._dsn.get_secret_value())  # a file with the URI may have changed
-        except ValueError as error:
-            raise Broken(f"the dsn cannot be used: {error}") from None
-        roles = self.roles = self._own_roles or dsn.roles
-        addresses = sorted(dsn.uris, key=lambda each: each != self.last)
-        if self._avoid:
-            addresses.sort(key=lambda each: (each in self._avoid, random.random()))  # noqa: S311
-        # The host in use comes first, even with the last role. `Database.move` leaves it later.
-        attempts = [(roles[-1], self.last)] if self.last in addresses else []
-        attempts += product(roles, addresses)
-        errors: dict[str, Exception] = {}
-        for role, address in dict.fromkeys(attempts):
-            if not isinstance(errors.get(address, _OTHER_ROLE), TargetServerAttributeNotMatched):
-                continue  # this host does not respond
-            try:
-                # Each host is tried separately: asyncpg has one timeout for a list of hosts.
-                connection: Connection = await asyncpg.connect(
-                    dsn.uris[address],
-                    target_session_attrs=role,
-                    timeout=self._timeout,
-                    server_settings=settings,
-                    connection_class=Connection,
-                    statement_cache_size=0,
-                )
-            except Exception as error:  # noqa: BLE001 - each is mapped, or raised
-                failure = to_lookup_failed(error)
-                if isinstance(failure, Broken):
-                    # Errors of the client may contain parts of the URI.
-                    is_safe = isinstance(error, asyncpg.PostgresError)
-                    raise (error if is_safe else failure) from None
-                errors[address] = error
-            else:
-                connection.address = self.last = address
-                return connection
-        # A server without a free connection is reported first, and one of another role last.
-        raise min(
-            errors.values(),
-            key=lambda each: (not is_full(each), isinstance(each, TargetServerAttributeNotMatched)),
-        )
 
 
 class Database:
@@ -157,7 +81,7 @@ class Database:
                 self.pool.terminate()
                 raise
             self._leave_other_hosts(connection)
-            await connection.close(timeout=_MIN_CONNECT_TIMEOUT)
+            await connection.close(timeout=MIN_CONNECT_TIMEOUT)
         return self.executor.lookups
 
     async def _timeline_of(self, connection: Connection) -> str:
@@ -199,7 +123,7 @@ class Database:
         connection.server = connection.address
         # A load balancer may choose a server per connection, and a pooler per statement.
         if self._options.prepared_statements:
-            async with asyncio.timeout(_MIN_CONNECT_TIMEOUT):
+            async with asyncio.timeout(MIN_CONNECT_TIMEOUT):
                 connection.server += f" {await connection.fetchval(SERVER)}"
 
     def _leave_other_hosts(self, connection: Connection) -> None:
@@ -223,7 +147,7 @@ class Database:
     @property
     def wanted_role(self) -> str | None:
         """The role of the server that lookups should move to, or ``None`` to stay."""
-        roles, used = self._connector.roles, {role for _, role in self.servers}
+        roles, used = self._connector.uri_roles, {role for _, role in self.servers}
         # Lookups leave a standby that is behind, for its primary or for another standby.
         if not used or len(roles) == 1:
             return roles[0] if self.problem else None

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from idv_postgres.database import Connector
+from idv_postgres.connection import Connector
 from idv_postgres.errors import to_lookup_failed
 from idv_postgres.options import Dsn
 from tornado_idv import KeyStoreError, MissingKeyStoreError, UncertainChangeError
@@ -111,8 +111,8 @@ class KeyDatabase:
     def __init__(self, dsn: SecretStr, name: str, last: str = "") -> None:
         self.busy_timeout, self.name, self._dsn = 0.0, name, dsn
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self.connector = Connector(dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",))
-        self.connector.last = last  # the first host may be the primary from before a failover
+        # Without `last`, the first host may be the primary from before a failover.
+        self.connector = Connector(dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",), last=last)
         try:
             self._connection = self._run(self.connector.connect(_SETTINGS))
         except BaseException:

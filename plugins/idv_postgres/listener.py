@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import asyncpg
 
-from idv_postgres.connection import Connection
-from idv_postgres.database import Connector, Database
+from idv_postgres.connection import Connection, Connector
+from idv_postgres.database import Database
 from idv_postgres.errors import to_lookup_failed
 from idv_postgres.options import PostgresOptions
 from idv_postgres.relation import TREE

@@ -137,7 +137,7 @@ def init_database(tools: CommandTools, config: Path, name: str | None, *, apply:
 
 async def _apply(options: PostgresOptions) -> None:
     try:
-        from idv_postgres.database import Connector  # noqa: PLC0415 - asyncpg may be missing
+        from idv_postgres.connection import Connector  # noqa: PLC0415 - asyncpg may be missing
         from idv_postgres.errors import to_lookup_failed  # noqa: PLC0415
     except ModuleNotFoundError:
         raise StartError(NOT_INSTALLED) from None

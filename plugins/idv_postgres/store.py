@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import asyncpg
 from asyncpg.transaction import Transaction
 
-from idv_postgres.connection import Connection
-from idv_postgres.database import Connector
+from idv_postgres.connection import Connection, Connector
 from idv_postgres.errors import is_disconnect, to_lookup_failed
 from idv_postgres.lookups import Column, read_columns, select_users, to_user
 from idv_postgres.options import PostgresOptions, quoted

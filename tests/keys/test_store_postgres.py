@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from idv_postgres import database as database_module
+from idv_postgres import connection as connection_module
 from idv_postgres import key_database
 from idv_postgres.key_store import PostgresKeyStore
 from support.databases.key_stores import (
@@ -234,7 +234,7 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
         if fault == "hanging":
             for name in ("_TIMEOUT", "_CONNECT_TIMEOUT", "_PING_TIMEOUT"):
                 patched.setattr(key_database, name, 0.2)
-            patched.setattr(database_module, "_MIN_CONNECT_TIMEOUT", 0.2)
+            patched.setattr(connection_module, "MIN_CONNECT_TIMEOUT", 0.2)
         for _ in range(3):
             follower.poll()
         (line,) = caplog.records

@@ -14,9 +14,9 @@ from pydantic import SecretStr
 
 from idv_postgres import database as database_module
 from idv_postgres.backend import PostgresBackend
-from idv_postgres.database import Connector, Database
+from idv_postgres.connection import Connector, Pool
+from idv_postgres.database import Database
 from idv_postgres.lookups import Lookups
-from idv_postgres.pool import Pool
 from tornado_idv import Broken
 from tornado_idv.kit.testing import make_backend
 

@@ -12,7 +12,7 @@ from asyncpg.exceptions import InFailedSQLTransactionError
 from pydantic import SecretStr
 
 from idv_postgres.backend import PostgresBackend
-from idv_postgres.database import Connector
+from idv_postgres.connection import Connector
 from idv_postgres.key_database import KeyDatabase
 from support.databases.pgbouncer import running_pooler
 from support.databases.postgres_backends import backend_of, serving
