@@ -39,14 +39,6 @@ from tornado_idv import (
 )
 
 _log = logging.getLogger(__name__)
-_LEFT_SIDECAR = (
-    "the file was replaced, but the old -wal and -shm files remain, and SQLite would apply them "
-    "to the new file; remove both"
-)
-_LOST_SIDECAR = (
-    "the -wal or -shm file was removed or replaced, and users may be lost with it; when the "
-    "database file has all users, touch it or restart the service"
-)
 
 
 class SqliteBackend(Backend[SqliteOptions]):
@@ -108,7 +100,7 @@ class SqliteBackend(Backend[SqliteOptions]):
                 if user is not None and self._file is file and file.is_intact():
                     self._begin_check()
                     return BackendResult(user, storable=False)
-                await self._check_for_lookup()
+                await self.check()
                 if file is not checked:
                     checked = file  # SQLite may have read half of a copy: repeat the query once
                     continue
@@ -134,7 +126,8 @@ class SqliteBackend(Backend[SqliteOptions]):
     async def check(self) -> None:
         """Check the file, and react to all changes that were made before this call.
 
-        Concurrent callers share one check. The check continues if a caller is cancelled.
+        Concurrent callers share one check. The check continues if a caller is cancelled. Raises
+        `Unavailable` if the backend is closed.
         """
         # A running check may have read the file's status before this call, so another is needed.
         if self._check_task is not None and not self._check_task.done():
@@ -142,17 +135,14 @@ class SqliteBackend(Backend[SqliteOptions]):
         check = self._begin_check()
         await asyncio.wait([check])
         check.result()
+        if self._closed:
+            raise Unavailable("the backend is closed")
 
     def _begin_check(self) -> asyncio.Task[None]:
         """Return the running check. If there is none, begin one."""
         if self._check_task is None or self._check_task.done():
             self._check_task = asyncio.create_task(self._run_check())
         return self._check_task
-
-    async def _check_for_lookup(self) -> None:
-        await self.check()
-        if self._closed:
-            raise Unavailable("the backend is closed")
 
     async def _watch(self) -> None:
         while True:
@@ -191,11 +181,17 @@ class SqliteBackend(Backend[SqliteOptions]):
         signature = signature_of(self.options.path)
         if not signature.is_same_file(was.signature):
             if was.sidecars & sidecars_of(self.options.path.resolve()):
-                raise Unavailable(_LEFT_SIDECAR)
+                raise Unavailable(
+                    "the file was replaced, but the old -wal and -shm files remain, and SQLite "
+                    "would apply them to the new file; remove both"
+                )
             return False
         if file.has_lost_sidecar():
             if signature == was.signature:
-                raise Unavailable(_LOST_SIDECAR)
+                raise Unavailable(
+                    "the -wal or -shm file was removed or replaced, and users may be lost with it; "
+                    "when the database file has all users, touch it or restart the service"
+                )
             await self._drop()  # new connections would share the old -shm file with the old ones
             return False
         try:

@@ -28,10 +28,6 @@ _ROWS_AT_ONCE = 1000
 _CACHE = -40 * 1024
 """The size of SQLite's page cache. A negative number means KiB."""
 _NO_JOURNAL = "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF"
-_NOT_DURABLE = (
-    "the users were changed, but whether the change survives a crash of the machine could not be "
-    "determined; import them again"
-)
 
 
 def _new_file(target: Path, stack: ExitStack, *, is_new: bool) -> Path:
@@ -96,7 +92,10 @@ def _rename(path: Path, target: Path) -> None:
     try:
         sync(target.parent)
     except OSError as error:
-        raise Unavailable(f"{error.strerror}; {_NOT_DURABLE}") from None
+        raise Unavailable(
+            f"{error.strerror}; the users were changed, but whether the change survives a crash of "
+            "the machine could not be determined; import them again"
+        ) from None
 
 
 def _copy(target: Path, path: Path, stack: ExitStack) -> None:

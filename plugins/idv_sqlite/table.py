@@ -56,24 +56,14 @@ class LookupStatement:
 
     @classmethod
     def by(
-        cls,
-        column: str,
-        select: str,
-        name: str,
-        *,
-        is_text: bool,
-        is_utf16: bool,
-        is_view: bool,
-        folds: bool,
+        cls, column: str, select: str, name: str, forms: list[str], *, is_view: bool, folds: bool
     ) -> "LookupStatement":
         """Return the statement that finds a value in ``column``, a quoted SQL expression.
 
-        ``select`` is a SELECT of users. It returns the column under the name ``name``. With
-        ``is_text``, the column stores numbers as text. With ``folds``, ASCII case is ignored.
+        ``select`` is a SELECT of users. It returns the column under the name ``name``. ``forms``
+        are the storage forms to search for. With ``folds``, ASCII case is ignored.
         """
-        forms = ["text", "blob", *(() if is_text else ("integer", "real"))]
-        forms += ["native"] * (is_utf16 and not folds)
-        parameters = 2 if is_text else 3
+        parameters = 3 if "integer" in forms else 2
         # A column of a view has the affinity of a column of one of its tables. SQLite applies this
         # affinity to the value, and may find a row of another table by mistake. So the row is
         # compared again, outside of a LIMIT, because SQLite moves no condition across a LIMIT.
@@ -150,15 +140,12 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
         (ByNickname(""), "nickname", options.folds_nicknames),
         (ByCard(""), "card_number", False),
     ):
+        # A text column stores numbers as text. Rows of a view may have other types.
+        is_text = not is_view and _affinity(types[_folded(names[field])]) == "text"
+        forms = ["text", "blob"] + ["integer", "real"] * (not is_text)
+        forms += ["native"] * (encoding != "UTF-8" and not folds)
         lookup = LookupStatement.by(
-            values[field],
-            select,
-            field,
-            # Rows of a view may have other types than its columns.
-            is_text=not is_view and _affinity(types[_folded(names[field])]) == "text",
-            is_utf16=encoding != "UTF-8",
-            is_view=is_view,
-            folds=folds,
+            values[field], select, field, forms, is_view=is_view, folds=folds
         )
         is_slow = await _scans(connection, lookup, query, is_view=is_view)
         # A slow lookup would delay the others of its batch.

@@ -471,6 +471,7 @@ async def test_look_that_was_asked_for_before_the_close_does_not_begin_after_it(
     looking = asyncio.create_task(backend.check())
     await asyncio.sleep(0)
     await backend.close()
-    await asyncio.wait_for(looking, timeout=5)
-    await backend.check()
+    for check in (looking, backend.check()):
+        with pytest.raises(Unavailable, match="closed"):
+            await asyncio.wait_for(check, timeout=5)
     assert file_of(backend) is None
