@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, Self
 
 import asyncpg
-from asyncpg.exceptions import TargetServerAttributeNotMatched
+from asyncpg import TargetServerAttributeNotMatched
 from asyncpg.prepared_stmt import PreparedStatement
 from pydantic import SecretStr
 
@@ -22,7 +22,6 @@ MIN_CONNECT_TIMEOUT = 1.0
 _CLOSE_TIMEOUT = 1.0
 _MAX_PREPARED = 16
 """Maximum number of prepared statements. A statement above this number replaces all others."""
-_OTHER_ROLE = TargetServerAttributeNotMatched()
 
 
 class Connection(asyncpg.Connection):  # type: ignore[misc] # asyncpg has no types
@@ -100,7 +99,7 @@ class Connector:
         attempts += product(roles, addresses)
         errors: dict[str, Exception] = {}
         for role, address in dict.fromkeys(attempts):
-            if not isinstance(errors.get(address, _OTHER_ROLE), TargetServerAttributeNotMatched):
+            if not isinstance(errors.get(address), TargetServerAttributeNotMatched | None):
                 continue  # this host does not respond
             try:
                 # Each host is tried separately: asyncpg has one timeout for a list of hosts.

@@ -40,10 +40,6 @@ _SETTINGS = {
 # This repeats a setting from above, because a pooler may ignore the settings of a session.
 _ALL_ROWS = "SET LOCAL row_security = off"
 _STARTED = "SELECT pg_postmaster_start_time()"
-_MISSING = (
-    "there is no key store in this database; restore it, or create the first one with "
-    "tornado-idv keys issue ID --create"
-)
 _REASONS = {
     "42501": (
         "the user of auth.store lacks a permission, or row-level security hides rows from it; "
@@ -51,10 +47,6 @@ _REASONS = {
     ),
     "55P03": "the key store is locked by another process",
 }
-_UNCERTAIN = (
-    "whether the change was committed could not be determined; see tornado-idv keys list, or "
-    "keys show ID"
-)
 _LOCK = 0x6964766B
 """The number of the advisory lock for the creation of the tables: ``idvk`` in ASCII."""
 _VERSION = 1
@@ -174,7 +166,10 @@ class KeyDatabase:
         try:
             self.script("COMMIT")
         except KeyStoreError as error:
-            raise UncertainChangeError(f"{error}; {_UNCERTAIN}") from None
+            raise UncertainChangeError(
+                f"{error}; whether the change was committed could not be determined; see "
+                "tornado-idv keys list, or keys show ID"
+            ) from None
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -249,7 +244,10 @@ class KeyDatabase:
         except Exception as error:  # noqa: BLE001 - each is mapped
             state = str(getattr(error, "sqlstate", ""))
             if state in {"3F000", "42P01"}:  # no such schema or table
-                raise MissingKeyStoreError(f"{self.name}: {_MISSING}") from None
+                raise MissingKeyStoreError(
+                    f"{self.name}: there is no key store in this database; restore it, or create "
+                    "the first one with tornado-idv keys issue ID --create"
+                ) from None
             # The message of the server may contain a value.
             reason = _REASONS.get(state) or to_lookup_failed(error).reason
             raise KeyStoreError(f"{self.name}: {reason}") from None

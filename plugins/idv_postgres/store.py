@@ -46,10 +46,6 @@ CREATE TEMPORARY TABLE idv_staged (
 LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE
 """
 _ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-_UNCERTAIN = (
-    "the server did not confirm the commit, and whether the users were changed could not be "
-    "determined; import them again"
-)
 
 
 class PostgresUserStore(UserStore):
@@ -150,7 +146,10 @@ class PostgresTransaction(UserTransaction):
             except BaseException as error:  # a signal, too
                 is_refused = isinstance(error, asyncpg.PostgresError) and not is_disconnect(error)
                 if is_committing and not is_refused:
-                    raise Unavailable(_UNCERTAIN) from None
+                    raise Unavailable(
+                        "the server did not confirm the commit, and whether the users were changed "
+                        "could not be determined; import them again"
+                    ) from None
                 raise
 
     def _apply(

@@ -30,7 +30,6 @@ class Fixture:
     counted: bool
 
 
-_MEMBERS = ("count", "fault", "users")
 _FIELDS = {
     "nickname": (
         re.compile(r"(?!\.+\Z)(?!.*[/?#%\\])[!-~]{1,64}"),
@@ -51,10 +50,8 @@ _FIELDS = {
     ),
 }
 """The pattern of each field of a user, and the advice for a value that does not match."""
-_OF_USER = (*_FIELDS, "fault")
 _NO_USERS = "missing or empty; the file may be truncated; write users: [] if there are no users"
 _NO_LIST = "must be a list; begin each item with a dash"
-_COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def parse(
@@ -106,7 +103,7 @@ class _Checker:
 
     def check(self, *, needs_count: bool, is_complete: bool) -> None:
         """Validate the document. ``is_complete`` means that the file ends with a line break."""
-        self._reject_unknown(self.root, _MEMBERS, ())
+        self._reject_unknown(self.root, ("count", "fault", "users"), ())
         self._fault(self.root, ())
         items = self.root.get("users", "")
         if not isinstance(items, yaml_loader.Items):
@@ -124,7 +121,7 @@ class _Checker:
         if written is None:
             missing = f"missing, but the last fixture had it; {right}"
             return missing if needed else None
-        if not (isinstance(written, yaml_loader.Text) and _COUNT.fullmatch(written)):
+        if not (isinstance(written, yaml_loader.Text) and re.fullmatch("[0-9]{1,9}", written)):
             return "write a number"
         if int(written) != users:
             return f"is {int(written)}, but there are {users} users; {right}"
@@ -137,7 +134,7 @@ class _Checker:
         if not isinstance(item, yaml_loader.Mapping):
             self._report(path, "write a mapping with nickname, card_number and plan")
             return
-        self._reject_unknown(item, _OF_USER, path)
+        self._reject_unknown(item, (*_FIELDS, "fault"), path)
         # An entry with a fault may lack a user. Then it needs a nickname or a card number.
         is_partial = "fault" in item and "plan" not in item
         nickname, card_number, plan, profile_url = (
