@@ -21,13 +21,11 @@ class Executor:
     """Runs statements of lookups. ``lookups`` has the statements from the last inspection."""
 
     def __init__(self, options: PostgresOptions) -> None:
-        self._is_prepared = options.prepared_statements
-        self._batch_timeout = options.timeout * _BATCH_SHARE
-        self._rollback_timeout = options.timeout * _ROLLBACK_SHARE
+        self._is_prepared, self._timeout = options.prepared_statements, options.timeout
         self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
         self.settings: dict[str, str] = {}
         """The settings of each session. Behind a pooler, `_transaction` sets them instead."""
-        if options.prepared_statements:
+        if self._is_prepared:
             self.settings = {
                 "application_name": "tornado-idv",
                 "statement_timeout": str(self._limit),
@@ -80,7 +78,7 @@ class Executor:
         except Exception:
             try:
                 # After a timeout, the rollback waits until the server has stopped the statement.
-                async with asyncio.timeout(self._rollback_timeout):
+                async with asyncio.timeout(self._timeout * _ROLLBACK_SHARE):
                     await connection.execute("ROLLBACK")
             except Exception:  # noqa: BLE001 - the connection may be lost
                 connection.terminate()
@@ -89,7 +87,7 @@ class Executor:
     async def _fetch(self, connection: Connection, sql: str, value: str | list[str]) -> Result:
         """Run a statement. If the server may be a standby that is behind, query its state, too."""
         is_batch = isinstance(value, list)
-        limit = self._batch_timeout if is_batch else None
+        limit = self._timeout * _BATCH_SHARE if is_batch else None
         fetch = connection.fetch_prepared if self._is_prepared else connection.fetch
         is_certain = connection.standby is None or self.standbys.is_certain(connection.standby)
         # Behind a pooler, another server may run the next statement, so no state is certain.

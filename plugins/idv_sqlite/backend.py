@@ -132,9 +132,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         # A running check may have read the file's status before this call, so another is needed.
         if self._check_task is not None and not self._check_task.done():
             await asyncio.wait([self._check_task])
-        check = self._begin_check()
-        await asyncio.wait([check])
-        check.result()
+        await asyncio.shield(self._begin_check())
         if self._closed:
             raise Unavailable("the backend is closed")
 

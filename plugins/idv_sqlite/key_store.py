@@ -224,13 +224,8 @@ class _Database(sqlite3.Connection):
             yield
             return
         self.execute("BEGIN IMMEDIATE")
-        try:
+        with self:
             yield
-            self.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):  # some errors have rolled back the transaction already
-                self.execute("ROLLBACK")
-            raise
 
     @contextmanager
     def reading(self) -> Iterator[None]:
