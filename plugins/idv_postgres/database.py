@@ -1,4 +1,4 @@
-"""The lookups in one database: the pool for lookups, and separate connections."""
+"""The connections to one database: the pool for lookups, and separate connections."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

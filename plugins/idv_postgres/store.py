@@ -129,34 +129,28 @@ class PostgresTransaction(UserTransaction):
 
     def commit(self) -> None:
         """Notify the services of the change and commit."""
-        connection, is_committing = self._session.connection, False
-
-        async def commit() -> None:
-            nonlocal is_committing
-            if self._notify is not None:
-                await connection.execute("SELECT pg_notify($1::text, '*')", self._notify.channel)
-            is_committing = True
-            await self._session.transaction.commit()
-            UserStore.ignore_signals()
-            await _close(connection)
-
-        with _mapped_errors(self._session.table):
+        session = self._session
+        if self._notify is not None:
+            notify = "SELECT pg_notify($1::text, '*')"
+            session.run(session.connection.execute(notify, self._notify.channel))
+        with _mapped_errors(session.table):
             try:
-                self._session.runner.run(commit())
+                session.runner.run(session.transaction.commit())
+                UserStore.ignore_signals()
             except BaseException as error:  # a signal, too
-                is_refused = isinstance(error, asyncpg.PostgresError) and not is_disconnect(error)
-                if is_committing and not is_refused:
-                    raise Unavailable(
-                        "the server did not confirm the commit, and whether the users were changed "
-                        "could not be determined; import them again"
-                    ) from None
-                raise
+                if isinstance(error, asyncpg.PostgresError) and not is_disconnect(error):
+                    raise  # the server refused the commit
+                raise Unavailable(
+                    "the server did not confirm the commit, and whether the users were changed "
+                    "could not be determined; import them again"
+                ) from None
+        session.runner.run(_close(session.connection))
 
     def _apply(
         self, statement: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
     ) -> int:
         """Copy rows into the temporary table, and run a statement. Return how many rows changed."""
-        connection = self._session.connection
+        run, connection = self._session.run, self._session.connection
 
         async def pausing() -> AsyncIterator[Sequence[object]]:
             for number, row in enumerate(rows):
@@ -164,16 +158,14 @@ class PostgresTransaction(UserTransaction):
                     await asyncio.sleep(0)  # let a signal end the import
                 yield row
 
-        async def apply() -> int:
-            await connection.execute("TRUNCATE pg_temp.idv_staged")
-            await connection.copy_records_to_table(
-                "idv_staged", schema_name="pg_temp", records=pausing(), columns=columns
-            )
-            # Without statistics, the planner would assume a small table, and use nested loops.
-            await connection.execute("ANALYZE pg_temp.idv_staged")
-            return int((await connection.execute(statement)).split()[-1])
-
-        return self._session.run(apply())
+        run(connection.execute("TRUNCATE pg_temp.idv_staged"))
+        copy = connection.copy_records_to_table(
+            "idv_staged", schema_name="pg_temp", records=pausing(), columns=columns
+        )
+        run(copy)
+        # Without statistics, the planner would assume a small table, and use nested loops.
+        run(connection.execute("ANALYZE pg_temp.idv_staged"))
+        return int(run(connection.execute(statement)).split()[-1])
 
 
 @dataclass(frozen=True, slots=True)
