@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from idv_postgres import executor
+from idv_postgres import database as database_module
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.batches import Batches, BatchFailed
 from idv_postgres.lookups import Result
@@ -109,8 +109,8 @@ async def test_a_slow_row_fails_its_own_lookup_alone(
     The server stops the shared query because it was asked to, and not by its own time limit.
     """
     # On a busy machine: 200 ms and 600 ms, and time enough for the others.
-    monkeypatch.setattr(executor, "_BATCH_SHARE", 1 / 15)
-    monkeypatch.setattr(executor, "_SERVER_SHARE", 0.2)
+    monkeypatch.setattr(database_module, "_BATCH_SHARE", 1 / 15)
+    monkeypatch.setattr(database_module, "_SERVER_SHARE", 0.2)
     database.clear(
         "CREATE TABLE people (nickname text PRIMARY KEY, card_number text UNIQUE);"
         "INSERT INTO people SELECT 'u' || i, i FROM generate_series(1, 32) AS i;"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from idv_postgres.executor import Executor
+from idv_postgres.database import Executor
 from idv_postgres.options import PostgresOptions
 from idv_postgres.standby import Standbys
 
