@@ -50,6 +50,7 @@ _FIELDS = {
     ),
 }
 """The pattern of each field of a user, and the advice for a value that does not match."""
+_OF_USER = (*_FIELDS, "fault")
 _NO_USERS = "missing or empty; the file may be truncated; write users: [] if there are no users"
 _NO_LIST = "must be a list; begin each item with a dash"
 
@@ -134,7 +135,7 @@ class _Checker:
         if not isinstance(item, yaml_loader.Mapping):
             self._report(path, "write a mapping with nickname, card_number and plan")
             return
-        self._reject_unknown(item, (*_FIELDS, "fault"), path)
+        self._reject_unknown(item, _OF_USER, path)
         # An entry with a fault may lack a user. Then it needs a nickname or a card number.
         is_partial = "fault" in item and "plan" not in item
         nickname, card_number, plan, profile_url = (
