@@ -104,9 +104,7 @@ class LdapBackend(Backend[LdapOptions]):
         user = None if entry is None else self._mapper.user(entry)
         return BackendResult(user, server=server) if options.canaries else user
 
-    async def explain(self, query: Query, steps: list[Step]) -> User | BackendResult | None:
-        """Search for a user. Append connections, filter, attributes and results to ``steps``."""
-        return await self.find(query, steps)
+    explain = find  # the steps are connections, the filter, attributes and results
 
     async def close(self) -> None:
         """Close all connections."""

@@ -72,9 +72,7 @@ class RedisBackend(Backend[RedisOptions]):
         self.problem = None
         return user
 
-    async def explain(self, query: Query, steps: list[Step]) -> User | None:
-        """Look the user up. The steps are the commands that read users, and their replies."""
-        return await self.find(query, steps)
+    explain = find  # the steps are the commands that read users, and their replies
 
     async def _confirm(self, query: Query, steps: list[Step] | None) -> User | None:
         """Confirm that a user is "not found". Return the user if it was added during the lookup.

@@ -1,22 +1,21 @@
-"""The client of a single server, or of the primary behind Sentinels.
+"""The client of a single server, or of the primary behind Sentinels, and the errors of redis-py.
 
-Only this module and `cluster` use the clients of redis-py.
+Only this module and `cluster` use redis-py.
 """
 
 import asyncio
 import logging
 import re
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from redis import exceptions
 from redis.asyncio import Redis, RedisCluster
-from redis.exceptions import ConnectionError as NotConnected
-from redis.exceptions import ReadOnlyError
 
-from idv_redis.errors import to_lookup_failed
-from idv_redis.options import RedisServer
-from tornado_idv import Unavailable
+from idv_redis.options import IN_CLUSTER, RedisServer
+from tornado_idv import Broken, LookupFailed, Unavailable
 
 _Reply = TypeVar("_Reply")
 _log = logging.getLogger(__name__)
@@ -27,6 +26,42 @@ _PATIENCE = 0.5
 _RESPONDING = "Redis: %d of %d Sentinels name a primary of %s; the current primary is %s"
 _FIELD = re.compile(r"(\w+):(.*)\r\n")
 _HOST = re.compile(r"//([^/?#]*@)?[^/?#]*")
+_UNREACHED = "the server cannot be reached, or closed the connection"
+_Reasons = tuple[tuple[type[Exception], type[LookupFailed], str], ...]
+_OF_CLUSTER: _Reasons = (
+    (exceptions.ClusterDownError, Unavailable, "the cluster is down"),
+    (exceptions.ClusterError, Unavailable, "the cluster is moving the key to another node"),
+    (
+        exceptions.RedisClusterException,
+        Unavailable,
+        "the cluster cannot be reached, or url is not one of its nodes",
+    ),
+)
+"""Reasons for errors in a cluster. There, they take precedence over `_REASONS`."""
+_REASONS: _Reasons = (
+    # The first match counts. MasterDownError is a ClusterDownError, most others ConnectionErrors.
+    (exceptions.AuthenticationError, Broken, "the server refuses the user or password in the url"),
+    (
+        exceptions.NoPermissionError,
+        Broken,
+        "the user in the url may not run a command or read a key; see ACL",
+    ),
+    (exceptions.BusyLoadingError, Unavailable, "the server is loading its data"),
+    (exceptions.ReadOnlyError, Unavailable, "the server is a replica, not the primary"),
+    (exceptions.OutOfMemoryError, Unavailable, "the server has reached maxmemory"),
+    (exceptions.MasterDownError, Unavailable, "the server is a replica without its primary"),
+    (exceptions.AskError, Broken, IN_CLUSTER),
+    (exceptions.ClusterCrossSlotError, Broken, IN_CLUSTER),
+    (exceptions.ClusterDownError, Broken, IN_CLUSTER),
+    (exceptions.TryAgainError, Broken, IN_CLUSTER),
+    (exceptions.TimeoutError, Unavailable, "the server did not respond in time"),
+    (OSError, Unavailable, _UNREACHED),
+    (exceptions.ConnectionError, Unavailable, _UNREACHED),
+)
+_OF_SERVER: dict[str, tuple[type[LookupFailed], str]] = {
+    "WRONGTYPE": (Broken, "a key has an unexpected type"),
+    "BUSY": (Unavailable, "the server runs a long script"),
+}
 
 
 class Client:
@@ -132,7 +167,7 @@ class Client:
         on_connect = None
         if self._server.sentinels:
             if not self.primary:
-                raise NotConnected
+                raise exceptions.ConnectionError
             url = _HOST.sub(rf"//\g<1>{self.primary}", url.replace("unix:", "redis:", 1), count=1)
             on_connect = _connect_to_primary
         redis = Redis.from_url(url, redis_connect_func=on_connect, **self._settings)
@@ -188,4 +223,29 @@ async def _connect_to_primary(connection: Any) -> None:
     await connection.on_connect()
     await connection.send_command("HELLO")
     if b"master" not in await connection.read_response():
-        raise ReadOnlyError
+        raise exceptions.ReadOnlyError
+
+
+def to_lookup_failed(error: Exception, *, in_cluster: bool = False) -> LookupFailed:
+    """Return the `Unavailable` or `Broken` for an error of a command.
+
+    The reason contains no data. Messages of the server are dropped, because some quote a command. A
+    timeout counts for the circuit breaker. A lost or refused connection does not count, because
+    another attempt is cheap, and an open circuit would prolong the outage.
+    """
+    if isinstance(error, LookupFailed):
+        return error
+    if isinstance(error.__cause__ or error.__context__, ssl.SSLError):
+        return Unavailable("the TLS handshake failed; see ssl_ca_certs of the url")
+    if type(error) is RuntimeError:  # uvloop raises it for a reset while it connects
+        return Unavailable(_UNREACHED, counts_against_breaker=False)
+    for kind, failure, reason in (*_OF_CLUSTER, *_REASONS) if in_cluster else _REASONS:
+        if isinstance(error, kind):
+            waits = isinstance(error, exceptions.TimeoutError) or failure is Broken
+            return failure(reason, counts_against_breaker=waits)
+    if isinstance(error, exceptions.ResponseError):
+        rejected = Broken, "the server rejected a command"
+        failure, reason = _OF_SERVER.get(str(error).partition(" ")[0], rejected)
+        return failure(reason)
+    kind_of = "the client" if isinstance(error, exceptions.RedisError) else "the url"
+    return Broken(f"{kind_of} cannot be used: {type(error).__name__}")

@@ -20,8 +20,7 @@ from redis.exceptions import ClusterDownError, SlotNotCoveredError
 from redis.exceptions import ConnectionError as NotConnected
 from redis.exceptions import TimeoutError as NoReply
 
-from idv_redis.client import Client, parse_info
-from idv_redis.errors import to_lookup_failed
+from idv_redis.client import Client, parse_info, to_lookup_failed
 from idv_redis.options import RedisOptions
 from tornado_idv import Broken, LookupFailed
 

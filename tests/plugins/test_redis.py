@@ -16,7 +16,7 @@ from redis.exceptions import TimeoutError as ReadTimeoutError
 
 import idv_redis
 from idv_redis.backend import RedisBackend
-from idv_redis.errors import to_lookup_failed
+from idv_redis.client import to_lookup_failed
 from idv_redis.options import NOT_INSTALLED, RedisCacheOptions
 from idv_redis.shared_cache import RedisSharedCache
 from support.databases.redis_server import (
