@@ -5,8 +5,8 @@ from typing import Any, Literal, Self, cast
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
-from idv_upstream.request.encoding import is_reserved
 from idv_upstream.request.options import CardRequest, FirstRequest, NicknameRequest
+from idv_upstream.request.template import is_reserved
 from idv_upstream.request.url import BaseUrl
 from idv_upstream.response.options import Outcome, ResponseOptions, StatusOptions, outcome
 from idv_upstream.transport.credentials import Credential, HeaderName, NoCredential

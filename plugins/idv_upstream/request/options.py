@@ -8,9 +8,7 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from idv_upstream.request import encoding
-from idv_upstream.request.encoding import Placeholders, Problem
-from idv_upstream.request.template import RequestTemplate
+from idv_upstream.request.template import Placeholders, Problem, RequestTemplate, parse_json
 from tornado_idv import Options
 
 _METHOD = re.compile("(?!(?:CONNECT|TRACE)$)[A-Z]{1,20}")
@@ -64,13 +62,13 @@ class RequestOptions(Options):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        encoding.compile_url(url, {}, Placeholders(cls.placeholders))
+        Placeholders(cls.placeholders).compile_url(url, {})
         return url
 
     @field_validator("query", "form", "json_body")
     @classmethod
     def _check_values(cls, values: Any) -> Any:
-        _report(Placeholders(cls.placeholders).problems(encoding.parse_json(values)))
+        _report(Placeholders(cls.placeholders).problems(parse_json(values)))
         return values
 
     @field_validator("headers")
@@ -102,17 +100,17 @@ class RequestOptions(Options):
         headers = {name: known.compile(text) for name, text in self.headers.items()}
         body, media_type = None, ""
         if self.form is not None:
-            body = encoding.compile_form(self.form, known)
+            body = known.compile_form(self.form)
             media_type = "application/x-www-form-urlencoded"
         elif self.json_body is not None:
-            body = encoding.compile_json(encoding.parse_json(self.json_body), known)
+            body = known.compile_json(parse_json(self.json_body))
             media_type = "application/json"
         if body is not None and "content-type" not in map(str.lower, headers):
             headers["Content-Type"] = [media_type]
         method = self.method or ("GET" if body is None else "POST")
         return RequestTemplate(
             method=method,
-            url=encoding.compile_url(self.url, self.query, known),
+            url=known.compile_url(self.url, self.query),
             headers=headers,
             body=body,
             repeatable=method in ("GET", "HEAD") if self.repeatable is None else self.repeatable,

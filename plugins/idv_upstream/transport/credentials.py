@@ -14,8 +14,7 @@ from urllib.parse import quote, quote_plus, urlencode
 from msgspec.structs import replace
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 
-from idv_upstream.request.encoding import is_reserved
-from idv_upstream.request.template import Request
+from idv_upstream.request.template import Request, is_reserved
 from idv_upstream.request.url import origin_of
 from tornado_idv import Broken, Options, Secret
 from tornado_idv.kit.mapping import ExpressionText
