@@ -231,13 +231,12 @@ class Batch(Lookup):
         ]
 
     def _result(self, item: Item, record: object, *, degraded: bool) -> Result:
-        user, error = None, None
         try:
             user = self._user_of(item, record if isinstance(record, dict) else {})
-        except ClientError as failure:
-            failure.request_id = self.request_id
-            error = failure
-        return Result(item.identifier, user, error, degraded)
+            return Result(item.identifier, user, None, degraded)
+        except ClientError as error:
+            error.request_id = self.request_id
+            return Result(item.identifier, None, error, degraded)
 
     def _user_of(self, item: Item, record: dict[str, Any]) -> User | None:
         code = record.get("code") if record.get("status") == "error" else None

@@ -1,20 +1,16 @@
 """The base class of both clients, with their requests and retries, without I/O."""
 
-from __future__ import annotations
-
 import random
 import re
+import ssl
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from tornado_idv.client.errors import ClientError, InvalidFormat, Undetermined
 from tornado_idv.client.lookup import Batch, Found, Item, Lookup, Result, StaleConnection, User
-
-if TYPE_CHECKING:
-    import ssl
 
 _FoundT = TypeVar("_FoundT")
 _UserT = TypeVar("_UserT")

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from idv_upstream.request.url import Url
+from idv_upstream.request.url import split_url
 from tornado_idv import Broken, strict_json
 
 has_dot_segment = re.compile(
@@ -180,17 +180,17 @@ class Placeholders:
 
     def compile_url(self, url: str, query: Mapping[str, str]) -> Parts:
         """Compile a URL, with additional query parameters."""
-        parts = Url.parse(url)
-        path = [parts.origin, *self._url_part(parts.path, _as_path)]
-        if has_dot_segment(render(path, "x")):
+        origin, path, own_query = split_url(url)
+        parts = [origin, *self._url_part(path, _as_path)]
+        if has_dot_segment(render(parts, "x")):
             raise ValueError("a path cannot have segments of dots (. or ..)")
         parameters = []
-        for pair in parts.query.split("&") if parts.query else ():
+        for pair in own_query.split("&") if own_query else ():
             name, equals, text = pair.partition("=")
             value = self._url_part(text, _as_query)
             parameters.append([_as_query(_constant(name)), equals, *value])
         parameters += self._parameters(query)
-        return [*path, "?", *_joined("&", parameters)] if parameters else path
+        return [*parts, "?", *_joined("&", parameters)] if parameters else parts
 
     def compile_form(self, members: Mapping[str, str]) -> Parts:
         return _joined("&", self._parameters(members))

@@ -2,7 +2,7 @@
 
 import re
 from ipaddress import IPv6Address
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import yarl
 from pydantic import AfterValidator, WithJsonSchema
@@ -16,32 +16,24 @@ _ORIGIN = re.compile(
 _SEGMENT = re.compile(r"(?!\.\.?$)[A-Za-z0-9._~-]+", re.ASCII)
 
 
-class Url(NamedTuple):
-    """The parts of a URL. ``path`` and ``query`` may contain placeholders.
+def split_url(text: str) -> tuple[str, str, str]:
+    """Return the origin, the path and the query of a URL. Raises `ValueError` for an invalid URL.
 
-    ``origin`` is empty for a path below ``base_url``.
+    The origin is empty for a path below ``base_url``. Path and query may contain placeholders.
     """
-
-    origin: str
-    path: str
-    query: str
-
-    @classmethod
-    def parse(cls, text: str) -> "Url":
-        """Split a URL into its parts. Raises `ValueError` for an invalid URL."""
-        parts = _PARTS.fullmatch(text)
-        if parts is None or not (parts[1] or parts[2]) or text.startswith("//"):
-            raise ValueError(
-                "not a valid URL; write a path with one leading slash, like /users, or a complete "
-                "URL, like https://directory.example/users: placeholders can only follow the host, "
-                "and a fragment (#) is not allowed"
-            )
-        if parts[1] and not _is_origin(parts[1]):
-            raise ValueError(
-                "not a valid scheme, host or port; write http or https, a host and, if needed, "
-                "a port, without user info or placeholders"
-            )
-        return cls(parts[1] or "", parts[2] or "/", parts[3] or "")
+    parts = _PARTS.fullmatch(text)
+    if parts is None or not (parts[1] or parts[2]) or text.startswith("//"):
+        raise ValueError(
+            "not a valid URL; write a path with one leading slash, like /users, or a complete "
+            "URL, like https://directory.example/users: placeholders can only follow the host, "
+            "and a fragment (#) is not allowed"
+        )
+    if parts[1] and not _is_origin(parts[1]):
+        raise ValueError(
+            "not a valid scheme, host or port; write http or https, a host and, if needed, "
+            "a port, without user info or placeholders"
+        )
+    return parts[1] or "", parts[2] or "/", parts[3] or ""
 
 
 def _is_origin(text: str) -> bool:
@@ -61,7 +53,7 @@ def _is_origin(text: str) -> bool:
 def origin_of(text: str) -> str:
     """Return the origin of a valid complete URL, or an empty text for any other text."""
     try:
-        return Url.parse(text).origin
+        return split_url(text)[0]
     except ValueError:
         return ""
 

@@ -14,7 +14,6 @@ from tornado_idv import Broken, Unavailable, strict_json
 MAX_BODY = 64 * 1024
 """Maximum size of a body in bytes, before and after decompression. A longer body is `Broken`."""
 
-_MAX_JSON_DEPTH = 128
 _CORRUPT = "a compressed response that is damaged"
 
 MAX_RETRY_AFTER = 60.0
@@ -66,7 +65,7 @@ def decode_json(body: bytes) -> Any:
     A string may contain a lone surrogate, because JSON has escape sequences for surrogates.
     """
     try:
-        return strict_json.loads(body, max_depth=_MAX_JSON_DEPTH)
+        return strict_json.loads(body, max_depth=128)
     except ValueError:
         raise Broken("a response that is not valid JSON") from None
 

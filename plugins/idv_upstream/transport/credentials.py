@@ -207,8 +207,7 @@ class ClientCredentials(IssuedToken):
         """Return the request for client credentials (RFC 6749, section 4.4)."""
         secret = self.client_secret.get_secret_value()
         form = {"grant_type": "client_credentials"}
-        optional = {"scope": self.scope, "audience": self.audience}
-        form |= {name: value for name, value in optional.items() if value is not None}
+        form |= self.model_dump(include={"scope", "audience"}, exclude_none=True)
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         if self.style == "form":
             form |= {"client_id": self.client_id, "client_secret": secret}
