@@ -93,7 +93,7 @@ class LdapBackend(Backend[LdapOptions]):
         if steps is not None:
             steps += (Step("server", f"{uri}: {was}") for uri, was in self._pool.attempts.items())
             where = f"below {options.base_dn} ({options.scope})"
-            steps.append(Step("search", f"{search.template.render(value)} {where}"))
+            steps.append(Step("search", f"{search.render(value)} {where}"))
 
         async def look_up(connection: BoundConnection) -> tuple[str, Attributes | None]:
             return connection.server, await search.find(connection, value)

@@ -1,48 +1,14 @@
-"""The filters of searches, and the mapping of entries to users."""
+"""The mapping of entries to users."""
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
-from idv_ldap.errors import ldap
 from idv_ldap.options import LdapOptions
-from tornado_idv import Broken, StartError, Step, User
+from tornado_idv import Broken, Step, User
 from tornado_idv.kit.mapping import Expression, MappedField, is_falsy
-
-_PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
-_ASSERTION = re.compile(r"\(\s*([^\s()=~<>:]+)[^()=]*=[^()]*\{[a-z_]+\}[^()]*\)")
-_WHOLE_VALUE = re.compile(r"\(([^\s()=~<>:]+)(?::[^()=]*:)?=\{[a-z_]+\}\)")
-_NO_SERVER = "ldapi://%2Fnone"
-
-
-class FilterTemplate:
-    """A filter with a placeholder. Raises `StartError` for an invalid filter.
-
-    ``any`` is the filter with ``*`` as value. ``attribute`` is the attribute to compare with the
-    placeholder, or ``None`` if the filter compares several attributes, or only a part of a value.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._parts = _PLACEHOLDER.split(text)
-        present = _ASSERTION.sub(r"(\1=*)", text)
-        self.any = "(objectClass=*)" if _PLACEHOLDER.search(present) else present
-        names = _WHOLE_VALUE.findall(text)
-        self.attribute = names[0] if len(names) == len(self._parts) - 1 == 1 else None
-        try:
-            # libldap parses the filter before it fails to connect.
-            ldap.initialize(_NO_SERVER).search_ext("", ldap.SCOPE_BASE, self.render("x"))
-        except ldap.FILTER_ERROR:
-            raise StartError(f"the filter {text} is not valid (RFC 4515)") from None
-        except ldap.LDAPError:
-            pass
-
-    def render(self, value: str) -> str:
-        """Return the filter with the escaped value (RFC 4515, section 3)."""
-        escaped: str = ldap.filter.escape_filter_chars(value)
-        return escaped.join(self._parts)
 
 
 class EntryMapper:

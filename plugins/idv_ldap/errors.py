@@ -12,7 +12,6 @@ os.environ["LDAPNOINIT"] = "1"
 import ldap
 import ldap.controls
 import ldap.filter
-import ldap.ldapobject
 
 from tornado_idv import Broken, LookupFailed, Unavailable
 

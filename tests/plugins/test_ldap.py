@@ -35,8 +35,8 @@ require()
 
 from idv_ldap import pool  # noqa: E402
 from idv_ldap.backend import LdapBackend  # noqa: E402
-from idv_ldap.entries import FilterTemplate  # noqa: E402
 from idv_ldap.errors import ldap, to_lookup_failed  # noqa: E402
+from idv_ldap.search import Search  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -257,8 +257,8 @@ def connected(server: LdapServer) -> Iterator[Any]:
     ],
 )
 def test_filter_for_any_value(text: str, expected: str, compared: str | None) -> None:
-    template = FilterTemplate(text)
-    assert (template.any, template.attribute) == (expected, compared)
+    search = Search(text, [])
+    assert (search.any, search.attribute) == (expected, compared)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ NOWHERE = ldap.initialize("ldapi://%2Fnone")
 @given(st.text(st.characters(codec="utf-8"), max_size=64))
 def test_no_value_leaves_its_place_in_the_filter(value: str) -> None:
     """libldap parses the filter, and the value occurs in it escaped, as RFC 4515 requires."""
-    rendered = FilterTemplate("(&(objectClass=person)(uid={nickname}))").render(value)
+    rendered = Search("(&(objectClass=person)(uid={nickname}))", []).render(value)
     inner = rendered.removeprefix("(&(objectClass=person)(uid=").removesuffix("))")
     assert not set(inner) & set("()*\0")
     with pytest.raises(ldap.SERVER_DOWN):
