@@ -2,28 +2,17 @@
 
 import logging
 from copy import copy
-from typing import ClassVar
 
 from msgspec.structs import replace
 
-from idv_upstream.explain import Recorder, bounded
+from idv_upstream.explain import Recorder, for_output
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.reader import ResponseReader
 from idv_upstream.request.template import Request
 from idv_upstream.response.mapping import AnotherUser
 from idv_upstream.response.raw import Response
 from idv_upstream.transport.sender import Sender
-from tornado_idv import (
-    Backend,
-    BackendOptions,
-    BackendResult,
-    Masker,
-    Query,
-    Step,
-    Unavailable,
-    User,
-    trace_context,
-)
+from tornado_idv import Backend, BackendResult, Query, Step, Unavailable, User, trace_context
 
 _log = logging.getLogger(__name__)
 _PAST_CACHES = {"Cache-Control": "no-cache", "X-IDV-Past-Cache": "1"}
@@ -36,7 +25,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     `open` sends no request, because the upstream may start later than this service.
     """
 
-    options_type: ClassVar[type[BackendOptions]] = UpstreamOptions
+    options_type = UpstreamOptions
     can_lose_users = True
     max_age: float | None = None
     """Maximum ``Age`` in seconds of a response for a canary. ``None`` for all other lookups."""
@@ -103,7 +92,8 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         recorded: list[Step] = []
         recording = copy(self)
         recording.sender = Recorder(self.sender, recorded)
-        recording.reader = self.reader.recording(recorded)
+        recording.reader = ResponseReader(self.options, self.sender.secrets)
+        recording.reader.mapper.record_steps(recorded)
         try:
             result = await recording.find(query)
             if isinstance(result, BackendResult) and not (result.storable and result.ttl is None):
@@ -111,8 +101,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
                 recorded.append(Step("cache control", f"to be cached {limit} (see cache_control)"))
             return result
         finally:
-            mask = Masker(self.sender.secrets())
-            steps += [each.masked(mask) for each in bounded(recorded)]
+            steps += for_output(recorded, self.sender.secrets())
 
     def _is_certain(self, responses: list[Response]) -> bool:
         return not self.options.confirm_not_found or all(each.is_certain for each in responses)

@@ -5,7 +5,7 @@ secret, the value is masked.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 from json import dumps
 from typing import Any
@@ -51,17 +51,18 @@ class Recorder(Sender):
         return response
 
 
-def bounded(steps: list[Step]) -> Iterator[Step]:
-    """Yield the steps. For each response body, limit the number of characters to show."""
+def for_output(steps: list[Step], secrets: Iterable[str]) -> Iterator[Step]:
+    """Yield the steps without secrets. Limit the characters to show of each response body."""
+    mask = Masker(secrets)
     for index, step in enumerate(steps, 1):
-        shown = step.shown
+        limit = step.shown
         if step.name == "response body":
             evaluated = list(takewhile(lambda each: each.name != "request", steps[index:]))
             results = [each.result for each in evaluated]
             is_list = any(isinstance(each, list) and len(each) > 1 for each in results)
             is_user = {"plan", "card_number", "nickname"} & {each.name for each in evaluated}
-            shown = _SHOWN if is_user and not is_list else _SHOWN_OF_OTHERS
-        yield replace(step, shown=shown)
+            limit = _SHOWN if is_user and not is_list else _SHOWN_OF_OTHERS
+        yield replace(step, shown=limit).masked(mask)
 
 
 def _mask_pairs(pairs: str) -> str:

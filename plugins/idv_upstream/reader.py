@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from copy import copy, deepcopy
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -19,7 +18,6 @@ from tornado_idv import (
     LookupFailed,
     Masker,
     Query,
-    Step,
     Unavailable,
     User,
     printable,
@@ -111,13 +109,6 @@ class ResponseReader:
         if meaning in (Outcome.READ, Outcome.NOT_KNOWN):
             return meaning is Outcome.READ or self._mapping.not_known_when is not None
         return False if self._error is None else None
-
-    def recording(self, steps: list[Step]) -> "ResponseReader":
-        """Return a copy of this reader that appends evaluations of expressions to ``steps``."""
-        reader = copy(self)
-        reader.mapper = deepcopy(self.mapper)
-        reader.mapper.record_steps(steps)
-        return reader
 
     def _mapped(
         self, read: Callable[[Query, Any], _Result | None], query: Query, response: Response

@@ -1,5 +1,6 @@
 """The outcome of a response, its message, its steps, and how long it may be cached."""
 
+import asyncio
 import json
 import re
 import time
@@ -376,12 +377,11 @@ def test_results_of_expressions_are_explained() -> None:
     assert step == Step("not_known_when", result=True, expression="state == 'disabled'")
 
 
-def test_lookups_beside_an_explained_one_are_not_recorded() -> None:
-    read, steps = reader(), list[Step]()
-    recording = read.recording(steps)
-    for each, recorded in ((read, 0), (recording, 1)):
-        failure(each, response(body={}))
-        assert len(steps) == recorded
+async def test_lookups_beside_an_explained_one_are_not_recorded() -> None:
+    options, steps = {"by_nickname": {"url": "/{nickname}"}, "response": PLAIN}, list[Step]()
+    async with upstream(*[http(200, json.dumps(RECORD).encode())] * 2, **options) as (_, backend):
+        await asyncio.gather(backend.explain(QUERY, steps), backend.find(QUERY))
+    assert [each.name for each in steps].count("plan") == 1
 
 
 def test_of_the_records_of_a_list_five_are_explained() -> None:
