@@ -179,14 +179,11 @@ class BoundConnection:
         if self.lost.done():
             raise self.lost.result().copy()
         received, options = self._received, self._options
+        names = attributes or _NO_ATTRIBUTES
+        depth = getattr(ldap, f"SCOPE_{(scope or options.scope).upper()}")
         try:
             number = self._handle.search_ext(
-                options.base_dn,
-                getattr(ldap, f"SCOPE_{(scope or options.scope).upper()}"),
-                filter_,
-                attributes or _NO_ATTRIBUTES,
-                serverctrls=controls,
-                sizelimit=_LIMIT,
+                options.base_dn, depth, filter_, names, serverctrls=controls, sizelimit=_LIMIT
             )
         except ldap.LDAPError as error:
             failure = to_lookup_failed(error)

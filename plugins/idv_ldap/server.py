@@ -142,9 +142,8 @@ def _read(
     """Return attributes of an entry by name in lower case, since servers differ in the case."""
     entry: defaultdict[str, list[bytes]] = defaultdict(list)
     with nullcontext() if is_required else suppress(ldap.NO_SUCH_OBJECT):
-        for dn, values in handle.search_s(
-            name, ldap.SCOPE_BASE, f"(objectClass={kind})", attributes
-        ):
+        filter_ = f"(objectClass={kind})"
+        for dn, values in handle.search_s(name, ldap.SCOPE_BASE, filter_, attributes):
             if dn is not None:
                 entry.update({key.lower(): each for key, each in values.items()})
     return entry

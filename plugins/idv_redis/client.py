@@ -9,7 +9,7 @@ import re
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from redis import exceptions
 from redis.asyncio import Redis, RedisCluster
@@ -71,6 +71,8 @@ class Client:
     each response, in seconds.
     """
 
+    _in_cluster: ClassVar[bool] = False
+
     def __init__(self, server: RedisServer, *, timeout: float) -> None:
         self._server = server
         self._settings: dict[str, Any] = {
@@ -110,7 +112,7 @@ class Client:
                 reply = await operation(redis)
                 self._check_primary(primary)
             except Exception as error:  # noqa: BLE001 - each is mapped
-                raise to_lookup_failed(error) from None
+                raise to_lookup_failed(error, in_cluster=self._in_cluster) from None
             return reply
 
     def _check_primary(self, primary: str) -> None:

@@ -8,6 +8,7 @@ slot has a marker key. Redis loses, copies and moves this key together with the 
 import asyncio
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from itertools import product
 from typing import Any
@@ -46,6 +47,8 @@ _RUN_ID = re.compile(rb"[0-9a-f]{40}")
 class ClusterClient(Client):
     """A client of a cluster with a marker key in each slot. It detects nodes that lost users."""
 
+    _in_cluster = True
+
     def __init__(self, options: RedisOptions) -> None:
         # After a timeout of one node, there is time left for another node.
         super().__init__(options, timeout=options.timeout / 3)
@@ -57,32 +60,26 @@ class ClusterClient(Client):
     async def execute(self, *command: str | bytes | int) -> Any:
         """Run ``EVAL``, or a command whose first argument is a key, on the node with its slot."""
         key = str(command[3] if command[0] == "EVAL" else command[1])
-        async with self._slots:
-            node = ""
+
+        async def run(cluster: Any) -> Any:
+            node = self._node_of(key)
+            self._check_node(node)
             try:
-                cluster: Any = await self._connected()
-                node = self._node_of(key)
-                self._check_node(node)
                 return await cluster.execute_command(*command)
-            except Exception as error:  # noqa: BLE001 - each is mapped
+            except _OF_NODE as error:
                 failure = to_lookup_failed(error, in_cluster=True)
-                if isinstance(error, _OF_NODE):
-                    until = asyncio.get_running_loop().time() + _PAUSE
-                    self._failed[node] = until, failure.copy()
+                self._failed[node] = asyncio.get_running_loop().time() + _PAUSE, failure.copy()
                 raise failure from None
+
+        return await self._run(run)
 
     async def check(self) -> str | None:
         """Check one slot of each range. Return the reason why users may be missing, or ``None``.
 
         Raises `Broken` for a node that may evict users.
         """
-        try:
-            cluster: Any = await self._connected()
-            ranges = await cluster.execute_command("CLUSTER SLOTS")
-        except Exception as error:  # noqa: BLE001 - each is mapped
-            raise to_lookup_failed(error, in_cluster=True) from None
         first_problem = None
-        for first, _ in ranges:
+        for first, _ in await super().execute("CLUSTER SLOTS"):
             marker = self._marker(first)
             _, info, problem = await self._read(marker, marker, "all")
             if b"maxmemory_policy:noeviction" not in info:
@@ -110,11 +107,9 @@ class ClusterClient(Client):
 
     def _node_of(self, key: str) -> str:
         """Return a node's name for messages: ``host:port``, or "of this slot" if it is unknown."""
-        try:
+        with suppress(SlotNotCoveredError):
             if isinstance(self._redis, RedisCluster):
                 return str(self._redis.get_node_from_key(key).name)  # type: ignore[union-attr]
-        except SlotNotCoveredError:
-            pass
         return "of this slot"
 
     def _check_node(self, node: str) -> None:

@@ -175,15 +175,9 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         """Begin a generation, write it to the marks of this purge, and publish the purge."""
         names = [f"backend {each}" for each in purge.backends]
         names += [each.text for each in purge.queries]
-        await self._execute(
-            _PURGE,
-            self._marks,
-            arguments=[
-                self._channel,
-                self._message(purge),
-                *([self._mark(each) for each in names] or [_EVERYTHING]),
-            ],
-        )
+        marks = [self._mark(each) for each in names] or [_EVERYTHING]
+        arguments: list[str | bytes] = [self._channel, self._message(purge), *marks]
+        await self._execute(_PURGE, self._marks, arguments=arguments)
 
     async def close(self) -> None:
         """Stop listening, and close every connection."""

@@ -32,9 +32,7 @@ class Recorder(Sender):
         vars(self).update(vars(sender))
         self._steps = steps
 
-    async def send(
-        self, request: Request, wants_body: WantsBody, *, on_new: bool = False
-    ) -> Response:
+    async def send(self, request: Request, wants_body: WantsBody, *, on_new: bool) -> Response:
         """Send a request, and record it with its response. Always try to read the body."""
         shown = self.shown(request)
         path, mark, query = shown.url.partition("?")

@@ -87,9 +87,7 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
             timeout=aiohttp.ClientTimeout(total=None),
         )
 
-    async def _exchange(
-        self, lookup: Lookup, fields: dict[str, str], *, is_new: bool = False
-    ) -> Found:
+    async def _exchange(self, lookup: Lookup, fields: dict[str, str], *, is_new: bool) -> Found:
         if is_new:  # a separate session, so no pooled connection is used
             opened: AbstractAsyncContextManager[aiohttp.ClientSession] = self._open()
         else:

@@ -150,9 +150,7 @@ class BaseClient(Generic[_FoundT, _UserT]):
     async def _pause(self, seconds: float) -> None: ...
 
     @abstractmethod
-    async def _exchange(
-        self, lookup: Lookup, fields: dict[str, str], *, is_new: bool = False
-    ) -> Found:
+    async def _exchange(self, lookup: Lookup, fields: dict[str, str], *, is_new: bool) -> Found:
         """Send a request and read its response. With ``is_new``, use a new connection."""
 
     async def _find(self, item: Item, *, must_exist: bool = False) -> User | None:
@@ -187,6 +185,6 @@ class BaseClient(Generic[_FoundT, _UserT]):
         if traceparent and _VISIBLE.fullmatch(traceparent):
             fields["traceparent"] = traceparent
         try:
-            return await self._exchange(lookup, fields | lookup.next_ids())
+            return await self._exchange(lookup, fields | lookup.next_ids(), is_new=False)
         except StaleConnection:  # safe to repeat: a lookup changes nothing
             return await self._exchange(lookup, fields | lookup.next_ids(), is_new=True)

@@ -69,9 +69,7 @@ class Client(BaseClient[User | None, User]):
     async def _pause(self, seconds: float) -> None:
         (self._sleep or sleep)(seconds)
 
-    async def _exchange(
-        self, lookup: Lookup, fields: dict[str, str], *, is_new: bool = False
-    ) -> Found:
+    async def _exchange(self, lookup: Lookup, fields: dict[str, str], *, is_new: bool) -> Found:
         kept = None if is_new else self._kept_socket()
         try:
             sock = kept or _connect(self._host, self._port, self._tls, lookup.remaining)

@@ -234,9 +234,7 @@ class Client:
         await self._session.close()
         await self._unpooled.close()
 
-    async def send(
-        self, request: Request, wants_body: WantsBody, *, on_new: bool = False
-    ) -> Response:
+    async def send(self, request: Request, wants_body: WantsBody, *, on_new: bool) -> Response:
         """Send a request once. Its URL must be complete. With ``on_new``, use a new connection.
 
         Raises `Unavailable` or `Broken` if no complete response arrives.

@@ -90,9 +90,7 @@ class Sender:
             secrets.add(self._tokens.latest)
         return secrets - {""}
 
-    async def send(
-        self, request: Request, wants_body: WantsBody, *, on_new: bool = False
-    ) -> Response:
+    async def send(self, request: Request, wants_body: WantsBody, *, on_new: bool) -> Response:
         """Send a request. Retry it once after a failure, where the retry budget allows it.
 
         With ``on_new``, use a new connection. Raises `LookupFailed` if no full response arrives.

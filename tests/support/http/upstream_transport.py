@@ -51,7 +51,7 @@ async def ask(
     """Send a request, and cancel it as the guard of a backend does."""
     try:
         async with asyncio.timeout(TIMEOUT):
-            return await made.send(request, wants_body)
+            return await made.send(request, wants_body, on_new=False)
     except TimeoutError:
         raise Unavailable("cancelled by the guard") from None
 
