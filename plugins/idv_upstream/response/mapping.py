@@ -52,10 +52,8 @@ class ResponseMapper:
     def __init__(self, options: ResponseOptions, *, folds_nicknames: bool = False) -> None:
         self._folds_nicknames = folds_nicknames
         self._options = options
-        texts = {name: getattr(options, name) for name in (*_CONDITIONS, "select")}
-        self._expressions = {
-            name: Expression(text) for name, text in texts.items() if text is not None
-        }
+        texts = options.model_dump(include={*_CONDITIONS, "select"}, exclude_none=True)
+        self._expressions = {name: Expression(text) for name, text in texts.items()}
         select = self._expressions.get("select")
         if select is not None and select.node["type"] == "projection":
             select.node = select.node["children"][0]  # a projection would drop null

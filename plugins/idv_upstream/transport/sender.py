@@ -22,7 +22,7 @@ from idv_upstream.response.raw import MAX_RETRY_AFTER, Response, retry_after
 from idv_upstream.transport.client import HEADERS, Client, NoResponse, WantsBody
 from idv_upstream.transport.credentials import Credential, IssuedToken
 from idv_upstream.transport.tls import Tls, TlsOptions
-from idv_upstream.transport.tokens import Tokens
+from idv_upstream.transport.tokens import Send, Tokens
 from tornado_idv import Broken, Masker, Unavailable
 
 # Seconds before a retry: the fixed part, and the maximum of the random part.
@@ -33,8 +33,6 @@ _RETRY_PRICE = 5
 _MAX_CREDIT = 10 * _RETRY_PRICE
 _REPEATED = (NoResponse.status, 502, 503, 504)
 _WITH_RETRY_AFTER = (429, 503)
-_REJECTED = (401, 403, 422)
-"""Status codes that reject a token. Flask-JWT-Extended sends 422 for an invalid signature."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -124,20 +122,10 @@ class Sender:
         """Return the seconds until an origin's ``Retry-After`` ends, or <= 0 if it has ended."""
         return self._retry_after[origin] - self.timer() if origin in self._retry_after else 0.0
 
-    async def _attempt(
-        self, send: Callable[[str], Awaitable[Response | NoResponse]]
-    ) -> Response | NoResponse:
-        """Send a request. If its token is rejected, send it once more with a new token."""
-        tokens = self._tokens
-        if tokens is None:
+    async def _attempt(self, send: Send) -> Response | NoResponse:
+        if self._tokens is None:
             return await send(self.auth.secret())
-        token = await tokens.get()
-        result = await send(token)
-        if result.status in _REJECTED and tokens.invalidate(token):
-            result = await send(await tokens.get())
-            if result.status in _REJECTED:
-                tokens.reject()
-        return result
+        return await self._tokens.attempt(send)
 
     async def _send_once(
         self, request: Request, wants_body: WantsBody, origin: str, secret: str, *, on_new: bool

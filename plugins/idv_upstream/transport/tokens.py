@@ -3,7 +3,7 @@
 import asyncio
 import math
 from base64 import urlsafe_b64decode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from typing import Any
 
 from idv_upstream.request.template import Request
 from idv_upstream.response.raw import MAX_RETRY_AFTER, Response, decode_json, retry_after, sent_at
-from idv_upstream.transport.client import Client
+from idv_upstream.transport.client import Client, NoResponse
 from idv_upstream.transport.credentials import TOKEN, IssuedToken
 from tornado_idv import Broken, LookupFailed, Unavailable
 from tornado_idv.kit.mapping import Expression, json_type
@@ -31,6 +31,10 @@ _NO_TIME = (TypeError, ValueError, OverflowError)
 _ISSUED = (200, 201)
 _REFUSED = (400, 401, 403)
 _TEMPORARY = (408, 429, *range(500, 1000))
+_REJECTED = (401, 403, 422)
+"""Status codes that reject a token. Flask-JWT-Extended sends 422 for an invalid signature."""
+Send = Callable[[str], Awaitable[Response | NoResponse]]
+"""A function that sends a request with a secret."""
 
 
 @dataclass(eq=False, repr=False)
@@ -76,20 +80,23 @@ class Tokens:
             raise failure
         return self.latest
 
-    def invalidate(self, token: str) -> bool:
-        """Drop a rejected token. Return whether to try a new token.
+    async def attempt(self, send: Send) -> Response | NoResponse:
+        """Send a request. If its token is rejected, send it once more with a new token.
 
-        If a new token was rejected in the last 5 s, return false: the next would be rejected, too.
+        If a new token was rejected in the last 5 s, the next would be rejected, too.
         """
+        token = await self.get()
+        result = await send(token)
+        if result.status not in _REJECTED:
+            return result
         if token == self.latest:
             if self.timer() < self._rejected_until:
-                return False
+                return result
             self._expires_at = -math.inf
-        return True
-
-    def reject(self) -> None:
-        """Record that a new token was rejected."""
-        self._rejected_until = self.timer() + _PAUSE
+        result = await send(await self.get())
+        if result.status in _REJECTED:
+            self._rejected_until = self.timer() + _PAUSE
+        return result
 
     async def close(self) -> None:
         """Cancel a pending request to the issuer."""
