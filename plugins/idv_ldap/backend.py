@@ -1,12 +1,9 @@
 """Lookups in an LDAP directory."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from contextlib import suppress
 from operator import methodcaller
-from typing import TYPE_CHECKING
 
 from idv_ldap.options import NOT_INSTALLED, LdapOptions
 from idv_ldap.refusals import Refused
@@ -22,10 +19,6 @@ from tornado_idv import (
     User,
     require_file,
 )
-
-if TYPE_CHECKING:
-    from idv_ldap.connection import BoundConnection
-    from idv_ldap.server import Attributes
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +73,8 @@ class LdapBackend(Backend[LdapOptions]):
         """Log a warning for each configured attribute without a readable value in any entry."""
         for name in sorted({*self._mapper.attributes, *self.options.filter_attributes}):
             with suppress(LookupFailed):
-                if await self._pool.search(methodcaller("first", f"({name}=*)")) is None:
+                _, found = await self._pool.search(methodcaller("first", f"({name}=*)"))
+                if found is None:
                     text = "backend %s: no entry has %s, or bind.dn may not read it"
                     _log.warning(text, self.name, name)
 
@@ -94,11 +88,7 @@ class LdapBackend(Backend[LdapOptions]):
             steps += (Step("server", f"{uri}: {was}") for uri, was in self._pool.attempts.items())
             where = f"below {options.base_dn} ({options.scope})"
             steps.append(Step("search", f"{search.render(value)} {where}"))
-
-        async def look_up(connection: BoundConnection) -> tuple[str, Attributes | None]:
-            return connection.server, await search.find(connection, value)
-
-        server, entry = await self._pool.search(look_up)
+        server, entry = await self._pool.search(lambda each: search.find(each, value))
         if steps is not None and entry is not None:
             steps += self._mapper.explain(entry)
         user = None if entry is None else self._mapper.user(entry)

@@ -225,24 +225,22 @@ class BoundConnection:
 
     def _on_readable(self) -> None:
         while not self.lost.done():
-            failure = None
             try:
                 kind, result, number, _ = self._handle.result3(ldap.RES_ANY, 1, 0)
+                if kind is None:
+                    return
             except ldap.LDAPError as error:
                 # python-ldap raises errors of single searches here, with the number of the search.
-                number, failure = _number_of(error), error
+                result, number = error, _number_of(error)
                 if number is None:
                     self.lose(to_lookup_failed(error))
-                    return
-            else:
-                if kind is None:
                     return
             self._received += 1
             future = self._pending.get(number)
             if future is None or future.done():
                 continue
-            if failure is not None:
-                future.set_exception(failure)
+            if isinstance(result, ldap.LDAPError):
+                future.set_exception(result)
             else:
                 future.set_result(result)
 

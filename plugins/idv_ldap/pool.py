@@ -18,7 +18,7 @@ from idv_ldap.refusals import REFUSALS, Refused
 from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 
 _log = logging.getLogger(__name__)
-Found = TypeVar("Found")
+_T = TypeVar("_T")
 _COUNT = 2
 """Number of connections. Searches use one connection while the other is replaced."""
 _STEPS = 10
@@ -74,10 +74,11 @@ class ConnectionPool:
         if refused is not None:
             raise refused
 
-    async def search(self, find: Callable[[BoundConnection], Awaitable[Found]]) -> Found:
+    async def search(self, find: Callable[[BoundConnection], Awaitable[_T]]) -> tuple[str, _T]:
         """Search the server in use, on its connection with the fewest running searches.
 
-        If the connection is lost, repeat the search on another connection.
+        Return the identifier of the server and the result of ``find``. If the connection is lost,
+        repeat the search on another connection.
         """
         failure = self._failure.copy()
         # The pool connects again anyway. An open circuit breaker would only delay the next lookup.
@@ -88,7 +89,7 @@ class ConnectionPool:
                 break
             connection = min(usable, key=lambda each: (each.place, each.server, each.in_flight))
             try:
-                return await find(connection)
+                return connection.server, await find(connection)
             except LookupFailed as error:
                 if not connection.lost.done():
                     raise
