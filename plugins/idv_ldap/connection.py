@@ -51,7 +51,7 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
             # The request makes libldap connect now. In `attempt`, a handshake that hangs would
             # block other processes.
             handle.abandon(handle.search_ext("", ldap.SCOPE_BASE, attrlist=_NO_ATTRIBUTES))
-        with REFUSALS.attempt(options):
+        with REFUSALS.attempt(options.credentials, options.connect_timeout):
             try:
                 if bind is None:
                     handle.simple_bind_s("", "")

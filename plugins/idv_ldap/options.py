@@ -191,6 +191,13 @@ class LdapOptions(BackendOptions):
         return self.start_tls or uri.startswith("ldaps:")
 
     @property
+    def credentials(self) -> int:
+        """A hash of the servers, the name and the current password."""
+        bind = self.bind
+        password = bind.password.get_secret_value() if bind and bind.password else None
+        return hash((tuple(sorted(self.uris)), bind and bind.dn, password))
+
+    @property
     def folded(self) -> list[tuple[str, str]]:
         """The attributes to compare with folded nicknames, and their rules in the filter."""
         return _COMPARED.findall(self.searches.get(ByNickname, "")) if self.folds_nicknames else []

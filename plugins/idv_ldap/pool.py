@@ -139,7 +139,7 @@ class ConnectionPool:
         If a server refuses the credentials, try no other: all servers have the same accounts.
         """
         options, failed = self._options, list[LookupFailed]()
-        REFUSALS.check(options)
+        REFUSALS.check(options.credentials)
         for place, uri in enumerate(options.uris):
             try:
                 async with asyncio.timeout(_STEPS * options.connect_timeout):

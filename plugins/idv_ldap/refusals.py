@@ -4,8 +4,6 @@ All processes of a service share these pauses, in memory that is allocated befor
 Changed credentials are tried immediately.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import struct
@@ -15,12 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from mmap import mmap
-from typing import TYPE_CHECKING
 
 from tornado_idv import Broken, Unavailable
-
-if TYPE_CHECKING:
-    from idv_ldap.options import LdapOptions
 
 _FIRST_PAUSE, _FACTOR, _MAX_PAUSE = 60.0, 10.0, 3600.0
 """Pauses of 1, 10 and then 60 minutes. Most servers allow 3 failed binds in half an hour."""
@@ -41,7 +35,10 @@ class Refused(Broken):
 
 
 class Refusals:
-    """The pauses of all credentials. ``timer`` returns the same seconds in all processes."""
+    """The pauses of all credentials. ``timer`` returns the same seconds in all processes.
+
+    Credentials are identified by a hash, which is the same in all processes, as they are forked.
+    """
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._timer = timer
@@ -50,26 +47,26 @@ class Refusals:
         # A file lock ends with its process. Except on Linux, a service is a single process.
         self._file = os.memfd_create("idv_ldap") if sys.platform == "linux" else None
 
-    def check(self, options: LdapOptions) -> float:
+    def check(self, credentials: int) -> float:
         """Raise `Refused` during a pause of these credentials.
 
         Return the length of the last pause, or 0 if the credentials were not refused.
         """
-        until, pause, reason = self._read(_hash(options))
+        until, pause, reason = self._read(credentials)
         if pause and self._timer() < until:
             raise Refused(reason.rstrip(b"\0").decode())
         return pause
 
     @contextmanager
-    def attempt(self, options: LdapOptions) -> Iterator[None]:
+    def attempt(self, credentials: int, timeout: float) -> Iterator[None]:
         """Allow one bind with these credentials at a time in all processes, and record the result.
 
         For `_ACCEPTED_FOR` seconds after an accepted bind, concurrent binds are allowed. Raises
-        `Refused` during a pause, and `Unavailable` if another process takes too long.
+        `Refused` during a pause, and `Unavailable` if another process takes longer than ``timeout``
+        seconds.
         """
-        credentials = _hash(options)
-        with self._locked(credentials, options.connect_timeout):
-            pause = self.check(options)
+        with self._locked(credentials, timeout):
+            pause = self.check(credentials)
             try:
                 yield
             except Refused as error:
@@ -108,13 +105,6 @@ class Refusals:
             finally:
                 if self._file is not None:
                     fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
-
-
-def _hash(options: LdapOptions) -> int:
-    """Return a hash of the credentials. It is the same in all processes, as they are forked."""
-    bind = options.bind
-    password = bind.password.get_secret_value() if bind and bind.password else None
-    return hash((tuple(sorted(options.uris)), bind and bind.dn, password))
 
 
 REFUSALS = Refusals()

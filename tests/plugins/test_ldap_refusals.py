@@ -17,14 +17,14 @@ from tornado_idv import Unavailable
 URIS = ["ldap://127.0.0.1:1", "ldap://127.0.0.1:2"]
 
 
-def options(password: str = "wrong", **changed: object) -> LdapOptions:
+def credentials(password: str = "wrong", **changed: object) -> int:
     bind = {"dn": "cn=idv", "password": password}
-    given = {**OPTIONS, "name": "staff", "kind": "ldap", "uris": URIS, "connect_timeout": "50ms"}
-    return LdapOptions.model_validate({**given, "bind": bind, **changed})
+    given = {**OPTIONS, "name": "staff", "kind": "ldap", "uris": URIS, "bind": bind}
+    return LdapOptions.model_validate({**given, **changed}).credentials
 
 
-def refuse(refusals: Refusals, credentials: LdapOptions) -> AbstractContextManager[None]:
-    with pytest.raises(Refused, match="no"), refusals.attempt(credentials):
+def refuse(refusals: Refusals) -> AbstractContextManager[None]:
+    with pytest.raises(Refused, match="no"), refusals.attempt(credentials(), 0.05):
         raise Refused("no")
     return nullcontext()
 
@@ -37,22 +37,22 @@ def test_pause_grows_to_an_hour_and_is_of_these_credentials_alone(
     clock = Ticker()
     refusals = Refusals(clock)
     for minutes in (1, 10, 60, 60):
-        refuse(refusals, options())
+        refuse(refusals)
         clock.now += minutes * 60 - 1
-        for check in (refusals.check, lambda given: refusals.attempt(given).__enter__()):
+        for check in (refusals.check, lambda given: refusals.attempt(given, 0.05).__enter__()):
             with pytest.raises(Refused, match=r"^no$"):
-                check(options(uris=URIS[::-1]))
-        refusals.check(options("another"))
-        refusals.check(options(bind={"dn": "cn=another", "password": "wrong"}))
+                check(credentials(uris=URIS[::-1]))
+        refusals.check(credentials("another"))
+        refusals.check(credentials(bind={"dn": "cn=another", "password": "wrong"}))
         clock.now += 1
-        refusals.check(options())
-        with pytest.raises(TimeoutError), refusals.attempt(options()):
+        refusals.check(credentials())
+        with pytest.raises(TimeoutError), refusals.attempt(credentials(), 0.05):
             raise TimeoutError
-    with refusals.attempt(options()):
+    with refusals.attempt(credentials(), 0.05):
         pass
-    refuse(refusals, options())
+    refuse(refusals)
     clock.now += 60
-    refusals.check(options())
+    refusals.check(credentials())
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def used_elsewhere(refusals: Refusals, *, is_refused: bool = False) -> Iterator[
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        with refuse(refusals, options()) if is_refused else refusals.attempt(options()):
+        with refuse(refusals) if is_refused else refusals.attempt(credentials(), 0.05):
             os.write(writing, b"x")
             threading.Event().wait()
     os.read(reading, 1)
@@ -74,7 +74,7 @@ def used_elsewhere(refusals: Refusals, *, is_refused: bool = False) -> Iterator[
 
 
 def use(refusals: Refusals, password: str = "wrong") -> None:
-    with refusals.attempt(options(password)):
+    with refusals.attempt(credentials(password), 0.05):
         pass
 
 
@@ -83,7 +83,7 @@ def test_refusal_of_one_process_pauses_the_others_and_leaves_no_lock() -> None:
     refusals = Refusals(clock)
     with used_elsewhere(refusals, is_refused=True):
         with pytest.raises(Refused, match="no"):
-            refusals.check(options())
+            refusals.check(credentials())
         clock.now += 60
         use(refusals)
 
@@ -113,11 +113,11 @@ def test_credentials_are_used_in_one_thread_at_a_time() -> None:
     order: list[str] = []
 
     def use() -> None:
-        with refusals.attempt(options()):
+        with refusals.attempt(credentials(), 0.05):
             order.append("second")
 
     thread = threading.Thread(target=use)
-    with refusals.attempt(options()):
+    with refusals.attempt(credentials(), 0.05):
         thread.start()
         order.append("first")
     thread.join(10)
