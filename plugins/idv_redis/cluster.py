@@ -27,7 +27,7 @@ from tornado_idv import Broken, LookupFailed
 
 _OF_NODE = (NotConnected, NoReply, ClusterDownError, OSError)
 _PAUSE = 1.0
-"""Seconds for which a failed node gets no further commands.
+"""Seconds for which a failed node gets no further commands. They fail with a copy of its failure.
 
 Without a pause, redis-py would reload the layout after each failed command: 0.1 s of CPU time.
 """
@@ -63,7 +63,9 @@ class ClusterClient(Client):
 
         async def run(cluster: Any) -> Any:
             node = self._node_of(key)
-            self._check_node(node)
+            failed = self._failed.get(node)
+            if failed is not None and asyncio.get_running_loop().time() < failed[0]:
+                raise failed[1].copy()
             try:
                 return await cluster.execute_command(*command)
             except _OF_NODE as error:
@@ -111,12 +113,6 @@ class ClusterClient(Client):
             if isinstance(self._redis, RedisCluster):
                 return str(self._redis.get_node_from_key(key).name)  # type: ignore[union-attr]
         return "of this slot"
-
-    def _check_node(self, node: str) -> None:
-        """During the pause after a failure of this node, raise the failure again."""
-        failed = self._failed.get(node)
-        if failed is not None and asyncio.get_running_loop().time() < failed[0]:
-            raise failed[1].copy()
 
     async def close(self) -> None:
         """Close every connection, including the connections for the layout of the cluster."""
