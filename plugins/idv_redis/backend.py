@@ -116,13 +116,12 @@ class RedisBackend(Backend[RedisOptions]):
         value = await self._client.execute("GET", self._ready_key)
         has_log = server.get("aof_enabled") == "1"
         if value and value.decode("latin-1") != server["run_id"] and not has_log:
-            _log.warning(
+            text = (
                 "backend %s: the server has appendonly no. A restart may lose new users and keep "
                 "the key %s. Then lookups of the lost users return 404. If the key is the run_id "
-                "of the server, lookups of unknown users return 503 after a restart",
-                self.name,
-                self._ready_key,
+                "of the server, lookups of unknown users return 503 after a restart"
             )
+            _log.warning(text, self.name, self._ready_key)
         return self._problem(value, server)
 
     async def _ask(self, key: str) -> tuple[bool, str | None]:

@@ -164,11 +164,8 @@ class UpstreamOptions(BackendOptions):
                         f"{name} requests a page of one user, so a second user is not detected; "
                         "request two users, or write pick: first to accept the first user"
                     )
-        hiding = [
-            str(status)
-            for status in sorted({404, *self.status} - {204})
-            if outcome(status, self.status) is Outcome.NOT_KNOWN
-        ]
+        statuses = sorted({404, *self.status} - {204})
+        hiding = [str(each) for each in statuses if outcome(each, self.status) is Outcome.NOT_KNOWN]
         if hiding and self.mapping.not_known_when is None:
             yield (
                 f'each response of status {", ".join(hiding)} is read as "not found", even if the '

@@ -222,13 +222,11 @@ class Batch(Lookup):
         return super().read(status, fields, body)
 
     def _found(self, record: dict[str, Any]) -> Found:
-        records, degraded = record.get("results"), record.get("degraded")
+        records, degraded = record.get("results"), record.get("degraded") is not False
         if not isinstance(records, list) or len(records) != len(self.items):
             raise Unexpected("the numbers of results and items differ", HTTPStatus.OK)
-        return [
-            self._result(item, each, degraded=degraded is not False)
-            for item, each in zip(self.items, records, strict=True)
-        ]
+        pairs = zip(self.items, records, strict=True)
+        return [self._result(item, each, degraded=degraded) for item, each in pairs]
 
     def _result(self, item: Item, record: object, *, degraded: bool) -> Result:
         try:

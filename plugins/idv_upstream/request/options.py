@@ -108,13 +108,9 @@ class RequestOptions(Options):
         if body is not None and "content-type" not in map(str.lower, headers):
             headers["Content-Type"] = [media_type]
         method = self.method or ("GET" if body is None else "POST")
-        return RequestTemplate(
-            method=method,
-            url=known.compile_url(self.url, self.query),
-            headers=headers,
-            body=body,
-            repeatable=method in ("GET", "HEAD") if self.repeatable is None else self.repeatable,
-        )
+        repeatable = method in ("GET", "HEAD") if self.repeatable is None else self.repeatable
+        url = known.compile_url(self.url, self.query)
+        return RequestTemplate(method, url, headers, body, repeatable)
 
 
 class SecondRequest(RequestOptions):
@@ -149,13 +145,9 @@ class CardRequest(FirstRequest):
 
 def _report(problems: Iterable[Problem]) -> None:
     """If there are problems, raise one `ValidationError` with all problems and their locations."""
-    details = [
-        InitErrorDetails(
-            type=PydanticCustomError("value_error", "{error}", {"error": text}),
-            loc=steps,
-            input=None,
-        )
-        for steps, text in problems
-    ]
+    details = []
+    for steps, text in problems:
+        error = PydanticCustomError("value_error", "{error}", {"error": text})
+        details.append(InitErrorDetails(type=error, loc=steps, input=None))
     if details:
         raise ValidationError.from_exception_data("request", details)

@@ -146,23 +146,20 @@ class ResponseMapper:
         If ``not_known_when`` is true for a record, the record is ignored. With ``echo``, records of
         other users are never ignored, because they show that the response is wrong.
         """
-        known = (
-            each
-            for each in self._records(document, query)
-            if not self._is_disabled(each, query, echo=echo)
-        )
+        given = self._records(document, query)
+        known = (each for each in given if not self._is_disabled(each, query, echo=echo))
         records = list(islice(known, 1 if self._options.pick == "first" else None))
         if not records:
             return None
-        select, given = self._expressions.get("select"), records[0]
+        select, record = self._expressions.get("select"), records[0]
         if select is not None and len(records) > 1:
             raise Broken(f"more than one user for one query ({select.text})")
-        if type(given) is dict:
-            return given
+        if type(record) is dict:
+            return record
         if select is not None:
-            raise Broken(f"select ({select.text}) gives {json_type(given)}, not a record")
-        hint = "; write select for the list of records" if type(given) is list else ""
-        raise Broken(f"the response is {json_type(given)}, not a record{hint}")
+            raise Broken(f"select ({select.text}) gives {json_type(record)}, not a record")
+        hint = "; write select for the list of records" if type(record) is list else ""
+        raise Broken(f"the response is {json_type(record)}, not a record{hint}")
 
     def _is_disabled(self, record: Any, query: Query, *, echo: bool) -> bool:
         """Return whether `_record` ignores a record because of ``not_known_when``."""

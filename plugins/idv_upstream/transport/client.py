@@ -158,10 +158,8 @@ def _bound_responses(connector: aiohttp.BaseConnector) -> None:
     factory: Any = getattr(connector, "_factory", None)
     protocol: Any = getattr(factory, "func", None)
     if not hasattr(protocol, "set_response_params"):
-        _log.warning(
-            "aiohttp %s: the size of interim responses (1xx) of upstreams is not limited",
-            aiohttp.__version__,
-        )
+        text = "aiohttp %s: the size of interim responses (1xx) of upstreams is not limited"
+        _log.warning(text, aiohttp.__version__)
         return
 
     class Bounded(protocol):  # type: ignore[misc]

@@ -98,11 +98,8 @@ class Sender:
             request = replace(request, url=self.base_url + request.url)
         wait = self._wait(origin)
         if wait > 0:
-            raise Unavailable(
-                "no request sent: the Retry-After of the upstream has not passed",
-                counts_against_breaker=False,
-                retry_after=wait,
-            )
+            text = "no request sent: the Retry-After of the upstream has not passed"
+            raise Unavailable(text, counts_against_breaker=False, retry_after=wait)
         self._credit = min(self._credit + 1, _MAX_CREDIT)
         deadline = asyncio.get_running_loop().time() + self.timeout
         send = partial(self._send_once, request, wants_body, origin, on_new=on_new)
