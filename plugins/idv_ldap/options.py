@@ -96,8 +96,7 @@ class TlsOptions(Options):
 
 
 def _filter(name: str, text: str) -> str:
-    names = _PLACEHOLDER.findall(text)
-    if set(names) != {name}:
+    if set(_PLACEHOLDER.findall(text)) != {name}:
         raise ValueError(f"must have the placeholder {{{name}}}, and no other placeholder")
     if not text.startswith("(") or text.count("(") != text.count(")"):
         raise ValueError("must be a filter in parentheses, such as (uid={" + name + "})")

@@ -76,13 +76,11 @@ class Refusals:
             self._write(credentials, self._timer() + _ACCEPTED_FOR, 0.0, b"")
 
     def _read(self, credentials: int) -> tuple[float, float, bytes]:
-        place = credentials % _PLACES
-        known, *record = _RECORD.unpack_from(self._records, place * _RECORD.size)
+        known, *record = _RECORD.unpack_from(self._records, credentials % _PLACES * _RECORD.size)
         return (record[0], record[1], record[2]) if known == credentials else (0.0, 0.0, b"")
 
     def _write(self, credentials: int, *values: object) -> None:
-        place = credentials % _PLACES
-        _RECORD.pack_into(self._records, place * _RECORD.size, credentials, *values)
+        _RECORD.pack_into(self._records, credentials % _PLACES * _RECORD.size, credentials, *values)
 
     @contextmanager
     def _locked(self, credentials: int, timeout: float) -> Iterator[None]:

@@ -152,10 +152,8 @@ def _is_quiet(sock: socket.socket) -> bool:
     sock.settimeout(0)
     try:
         sock.recv(1)
-    except (BlockingIOError, ssl.SSLWantReadError):
-        return True
-    except OSError:
-        pass
+    except OSError as error:
+        return isinstance(error, (BlockingIOError, ssl.SSLWantReadError))
     return False
 
 
