@@ -109,13 +109,14 @@ OVER_THE_LIMIT = {
     "framing": (ask_for("alice").replace(b"Host: x", b"Host: x\r\nHost: x"), 400),
     "route": (ask_for("alice").replace(b"identify/url", b"identify"), 404),
     "method": (ask_for("alice").replace(b"POST", b"PUT"), 405),
-    "key": (ask_for("alice", key=WRONG_KEY), 401),
+    "authentication": (ask_for("alice", key=WRONG_KEY), 401),
     "scope": (ask_for("alice", key=CARDS_ONLY_KEY), 403),
     "rate limit": (ask_for("alice"), 429),
     "media type": (ask_for("alice", b"Content-Type: text/plain"), 429),
     "body": (ask_for("alice").replace(b"{", b"["), 429),
     "format": (ask_for("a b"), 429),
     "lookup": (ask_for("nobody"), 429),
+    "key": (b"GET /api/v1/key" + ask_for("", b"Accept: text/html")[25:], 429),
 }
 
 
