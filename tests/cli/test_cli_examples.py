@@ -64,7 +64,7 @@ echo "${{COMPREPLY[@]}}"
 @pytest.mark.parametrize("words", ["users export -c other --from", "cache purge --backend"])
 def test_name_of_a_backend_is_completed(tmp_path: Path, words: str) -> None:
     """From the configuration in the current folder, also where it refers to a missing secret."""
-    entries = "[{name: crm, base_url: '${env:NO_SUCH}'}, {name: a}, {name: cards, kind: yaml}]"
+    entries = "[{name: crm, base_url: '${env:NO_SUCH}'}, {name: ac}, {name: '${env:CARDS}'}]"
     (tmp_path / ("other" if "other" in words else "config.yaml")).write_text(
         f"backends: {entries}\n"
     )
@@ -72,6 +72,7 @@ def test_name_of_a_backend_is_completed(tmp_path: Path, words: str) -> None:
         "_TORNADO_IDV_COMPLETE": "bash_complete",
         "COMP_WORDS": f"tornado-idv {words} c",
         "COMP_CWORD": str(len(words.split()) + 1),
+        "CARDS": "cards",
     }
     done = command(cwd=tmp_path, env=environment)
     assert (done.stdout.split(), done.stderr) == (["plain,crm", "plain,cards"], "")

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -215,15 +216,14 @@ def test_command_of_a_plugin_need_not_flush(stream: str, code: int, unbuffered: 
         assert done.stderr == b"a warning\n" + reason
 
 
-def test_prompt_that_is_interrupted_is_not_the_answer_no(
+def test_prompt_that_fails_is_not_the_answer_no(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ask() -> None:
-        raise click.Abort
-
-    monkeypatch.setitem(main.commands, "ask", click.Command("ask", callback=ask))
-    done = invoke("ask")
-    assert (done.exit_code, done.stderr) == (130, "\ninterrupted\n")
+    errors = [click.Abort(), FileNotFoundError(2, "No such file", "x"), PermissionError()]
+    ask = click.Command("ask", callback=Mock(side_effect=errors))
+    monkeypatch.setitem(main.commands, "ask", ask)
+    results = [(done.exit_code, done.stderr.split(":")[0]) for done in map(invoke, ["ask"] * 3)]
+    assert results == [(130, "\ninterrupted\n"), *[(3, "unexpected error")] * 2]
 
 
 def test_pipe_that_another_process_made_non_blocking_gets_all() -> None:

@@ -23,7 +23,7 @@ from support.processes.service import (
 
 async def test_drain_does_not_wait_for_a_disconnected_client(tmp_path: Path) -> None:
     """Neither for the rest of its body, nor for the backend."""
-    async with reloadable(tmp_path, config(server="drain: {timeout: 20s}")) as harness:
+    async with reloadable(tmp_path, config(server="drain: {timeout: 20s, delay: 60s}")) as harness:
         async with harness.connected() as half, harness.connected() as whole:
             half.writer.write(lookup_request("@alice")[:-5])
             backend = await harness.held(whole)

@@ -230,6 +230,20 @@ async def test_stop_waits_until_a_removed_backend_is_closed(
     finding.cancel()
 
 
+async def test_stop_cancels_the_lookup_of_a_canary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Gated, "find", lambda *_: asyncio.sleep(60))
+    text = config("{name: a, kind: gated, canary: {nickname: '@a'}}")
+    async with reloadable(tmp_path, text) as harness:
+        await settle()
+        (canary,) = harness.service.directories.current.canaries
+        task = canary.task
+    await settle()
+    assert task is not None
+    assert task.cancelled()
+
+
 async def test_unchanged_backend_stays_open_with_its_circuit_breaker_and_answers(
     tmp_path: Path,
 ) -> None:

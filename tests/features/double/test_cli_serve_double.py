@@ -15,7 +15,7 @@ import pytest
 
 from support.processes.admin import ask_admin
 from support.processes.ports import listens
-from support.processes.process import COMMAND, TIMEOUT, command, eventually
+from support.processes.process import COMMAND, TIMEOUT, Invoke, command, eventually
 from support.processes.service import Client
 from tornado_idv.double import IdentityService
 
@@ -54,6 +54,7 @@ def test_fixture_is_served_on_the_announced_port_with_the_announced_key(tmp_path
         assert stat.S_IMODE(ready.stat().st_mode) == 0o600
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT) == 0
+    assert client.port != 8080
     assert {each.name for each in folder.iterdir()} == {"it's ${here}.yaml", "ready.json"}
 
 
@@ -146,13 +147,18 @@ def test_double_starts_in_a_folder_with_modules_of_the_names_of_others(
     ("text", "stays"),
     [
         *((text, False) for text in ("{}", "[]", "[", '{"pid": 99999999}', f'{{"pid": {2**80}}}')),
+        ('{"pid": OWN}', False),
         (f'{{"pid": {os.getppid()}}}', True),
+        ("device", True),
     ],
 )
 def test_a_start_that_fails_removes_the_ready_file_of_a_service_that_has_ended(
-    tmp_path: Path, text: str, *, stays: bool
+    invoke: Invoke, tmp_path: Path, text: str, *, stays: bool
 ) -> None:
-    (ready := tmp_path / "ready.json").write_text(text, encoding="utf-8")
-    arguments = ("--demo", "none.yaml", "--ready-file", "ready.json")
-    done = command("serve", *arguments, cwd=tmp_path)
-    assert (done.returncode, ready.exists()) == (3, stays)
+    """A restarted container may have the same process id. A device is no file."""
+    (ready := tmp_path / "ready.json").write_text(text.replace("OWN", str(os.getpid())))
+    if text == "device":
+        ready.unlink()
+        ready.symlink_to(os.devnull)
+    done = invoke("serve", "--demo", tmp_path / "none.yaml", "--ready-file", ready)
+    assert (done.exit_code, ready.exists()) == (3, stays)

@@ -68,6 +68,7 @@ def test_status_shows_what_fails(
     key_store = SimpleNamespace(report=lambda: PartReport("keys.db: gone", 0.0))
     monkeypatch.setitem(cast("dict[str, Any]", service.parts), "key store", key_store)
     service.sockets = PartReport("unix:/s was removed", 0.0)
+    monkeypatch.setattr(service.logs.writer, "dropped", 5)
     backend = service.directories.current.guards[0].backend
     servers = property(lambda _: [("db2:5432", "standby")])
     monkeypatch.setattr(type(backend), "servers", servers)
@@ -77,6 +78,7 @@ def test_status_shows_what_fails(
     assert f"backend:      users (yaml): {condition}\n" in text
     assert "key store:    keys.db: gone\n" in text
     assert "sockets:      unix:/s was removed\n" in text
+    assert "log lines:    5 dropped\n" in text
 
 
 def test_status_has_a_line_for_each_part_of_the_record(
