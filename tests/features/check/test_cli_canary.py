@@ -70,9 +70,10 @@ def test_check_fails_where_the_canary_protects_nothing(invoke: Invoke, config: C
     response = "response: {nickname: name, card_number: card, plan: plan}"
     upstream = "name: crm, kind: upstream, base_url: 'http://127.0.0.1:1'"
     file = config(f"{upstream}, {by_card}, {response}, canary: {{nickname: '@bird'}}")
-    done = invoke("check", "-c", file)
+    done = invoke("check", "-c", file, "--online")
     assert done.exit_code == 1
     assert "canary @bird: the backend serves no lookups by nickname" in done.stderr
+    assert "a made-up card_number: connection failed" in done.stderr
 
 
 UPSTREAM = """\
@@ -220,6 +221,10 @@ def test_check_warns_of_a_condition_whose_members_nothing_has(
 ) -> None:
     with live_directory(BIRD) as directory:
         upstream = (UPSTREAM % (directory.url, "plan")).replace("code == 'not_found'", condition)
-        done = invoke("check", "-c", config(upstream.replace("'9001'", f"'9001'{canary}")))
+        more = "identifiers: {nickname_pattern: '[a-z-]+'}\n"  # which no made-up nickname matches
+        file = config(upstream.replace("'9001'", f"'9001'{canary}"), more=more)
+        done = invoke("check", "-c", file)
+        with patch.object(UpstreamBackend, "explain", side_effect=TimeoutError):
+            assert invoke("check", "-c", file).stderr == ""
     text = f"not_known_when reads members that no response has ({missing})"
     assert (done.exit_code, text in done.stderr) == (0, missing is not None)
