@@ -105,10 +105,7 @@ class Supervisor:
         now = self._clock()
         for number in self._signals.read():
             self._on_signal(number)
-        # The manager first. It reports the end of a reload after all workers have sent their
-        # commits, so a step with this end also reads the commits. In the other order,
-        # `_replace_outdated` could replace a worker with an unread commit.
-        for child in sorted(self._children, key=lambda each: each.name != MANAGER):
+        for child in tuple(self._children):
             child.flush()
             self._receive(child, now)
             if (code := child.reap()) is not None:
@@ -175,7 +172,9 @@ class Supervisor:
             child.kill_at = min(child.kill_at, now + _STOP_GRACE)
 
     def _on_request(self, manager: Child, message: Message) -> None:
-        for each in self._workers():  # their messages may be older than the request
+        # Messages of workers may be older than the request. With an unread commit, a worker would
+        # be replaced at the end of the reload.
+        for each in self._workers():
             self._receive(each, self._clock())
         match message["op"]:
             case "overview":
