@@ -185,7 +185,8 @@ async def test_a_file_that_is_replaced_beside_its_wal_file_is_not_opened(
 ) -> None:
     """SQLite applies the old file's pages to the new one, and finds the old users."""
     path, _ = wal
-    async with serving(path) as backend:
+    (link := tmp_path / "link.db").symlink_to(path)
+    async with serving(link) as backend:
         write(tmp_path / "new.db", BOB).replace(path)
         await backend.check()
         assert await backend.find(ByNickname("alice")) == ALICE
@@ -220,11 +221,12 @@ async def test_a_link_that_changes_during_a_check_is_followed(tmp_path: Path) ->
     (tmp_path / "next").symlink_to(write(tmp_path / "other.db", BOB))
     async with serving(link) as backend:
         with closing(sqlite3.connect(path)) as writer:
-            writer.execute("BEGIN EXCLUSIVE")
+            writer.executescript("BEGIN EXCLUSIVE; UPDATE users SET plan = 'Plus'")
             check = asyncio.create_task(backend.check())
             await asyncio.sleep(0.05)  # the check waits for the lock
             (tmp_path / "next").replace(link)
             path.unlink()
+            writer.commit()
         await check
         assert backend.problem is None
         assert await backend.find(ByNickname("bob")) == BOB

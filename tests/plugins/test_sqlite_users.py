@@ -332,6 +332,15 @@ def test_row_with_the_last_possible_number_is_removed(table: SqliteTable) -> Non
     assert table.run("SELECT nickname FROM users") == [("alice",)]
 
 
+def test_user_of_a_foreign_key_is_not_removed(table: SqliteTable) -> None:
+    table.write(BOB)
+    table.run(
+        "CREATE TABLE notes (of REFERENCES users (nickname)); INSERT INTO notes VALUES ('bob')"
+    )
+    with pytest.raises(Broken, match="the table refuses: FOREIGN KEY"):
+        table.load([ALICE])
+
+
 def test_row_whose_nickname_is_in_bytes_is_updated(table: SqliteTable) -> None:
     """Lookups fail for it; it keeps its number."""
     table.create("id INTEGER PRIMARY KEY, nickname TEXT, card_number TEXT, plan TEXT")
