@@ -99,6 +99,7 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
     "options",
     [
         {"url": f"http://:{PASSWORD}@h"},
+        {"url": f"redis://:{PASSWORD}@h:0"},
         {"sentinels": ["redis://s1:26379"]},
         {"service": "members"},
         {"sentinels": [f"s1:{PASSWORD}"], "service": "members"},

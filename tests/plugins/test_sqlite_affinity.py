@@ -34,7 +34,7 @@ NOT_TEXT: Mapping[str, tuple[str, str]] = {
     "any numbers": ("(nickname, card_number, plan)", "5, 1, 0), (0.00001, 2, 0), (0.5, 3"),
     "a STRICT table": ("(nickname ANY, card_number ANY, plan TEXT) STRICT", "12, 12"),
     "bytes": ("(nickname TEXT UNIQUE, card_number VARCHAR UNIQUE, plan)", "x'3132', x'3132'"),
-    "bytes of UTF-16": ("(nickname TEXT, card_number TEXT, plan)", "x'3132', x'31003200'"),
+    "bytes of UTF-16": ("(nickname BLOB, card_number TEXT, plan)", "x'3132', x'31003200'"),
 }
 TYPES = ["TEXT", "VARCHAR(32)", "INTEGER", "BIGINT", "NUMERIC", "REAL", "DOUBLE", "", "BLOB", "ANY"]
 NICKNAMES = ["alice", "12", "0012", "4000", "1e5", "100000", ".5", "0.5", "5", "5.0", "-1", "1e400"]

@@ -180,11 +180,14 @@ def test_first_profile_site_is_a_placeholder(tmp_path: Path) -> None:
     path.write_text(
         "profile_sites: [HTTPS://Profiles.example:443/, https://other.example]\n"
         "backends:\n  - name: crm\n    kind: upstream\n    base_url: http://host\n"
-        '    by_nickname: {url: "/", query: {page: "{profile_url}", site: "{profile_site}"}}\n'
-        "    response: {plan: plan, card_number: card, nickname: login}\n"
+        '    by_nickname: {url: "/", query: {page: "{profile_url}", site: "{profile_site}"},\n'
+        '      then: {url: "/{id}", headers: {X-Site: "{profile_site}"}}}\n'
+        "    response: {id: id, plan: plan, card_number: card, nickname: login}\n"
     )
     (given,) = ConfigFile.read(path).load(installed_kinds(plugin_manager()), {}).backends
-    request = UpstreamBackend(given).templates[ByNickname][0].render("al")
+    first, second = UpstreamBackend(given).templates[ByNickname]
+    assert second.render("1").headers == {"X-Site": "https://profiles.example"}
+    request = first.render("al")
     assert URL(request.url, encoded=True).query == {
         "page": "https://profiles.example/m/al",
         "site": "https://profiles.example",
