@@ -107,12 +107,15 @@ async def test_confirmation_neither_changes_nor_uses_the_cache() -> None:
 
 @pytest.mark.parametrize("asked", [0, 1], ids=["before", "after"])
 async def test_problem_before_or_after_a_lookup_is_one_of_the_lookup(asked: int) -> None:
+    shadow = new(None, shadow={"hits": True})
+
     class Changing(FakeBackend):
         @property
         def problem(self) -> str | None:
-            return "no users yet" if self.source.asked == asked else None
+            is_then = self.source.asked == asked and not shadow.source.asked
+            return "no users yet" if is_then else None
 
-    compared = Compared(directory(Changing(None)), new(None, shadow={"hits": True}))
+    compared = Compared(directory(Changing(None)), shadow)
     await asyncio.sleep(0)
     compared.shadow.offer(QUERY, Answer(None), cached=True)
     await compared.end()
@@ -245,6 +248,8 @@ async def test_failure_of_the_source_is_no_question_to_the_shadow() -> None:
     await compared.end()
     assert (answer and answer.user, compared.counts) == (ALICE, {"match": 1, "source_failed": 1})
     assert shadow.source.asked == 1
+    compared = Compared(directory(old := FakeBackend(None)), new(DOWN))
+    assert (await compared.results(), old.source.asked) == ({"target_failed": 1}, 1)
 
 
 @pytest.mark.parametrize(

@@ -278,8 +278,8 @@ def test_users_whose_rows_are_rejected_are_kept_and_counted(
 ) -> None:
     """A row that names no user may be any of those who are not in the list: all of them stay."""
     sqlite_databases.write(path, *map(user, range(4)))
-    rows = f"{csv_row(user(0))}user1,4.0001E+15,Free,\nuser\udcff,2,Free,\n"
-    done = users("import", source(HEADER + rows), "--to", "people")
+    rows = f"{csv_row(user(0))}user1,4.0001E+15,Free,\nuser\udcff,2,Free,\n@new,-,Free,\n"
+    done = users("import", source(HEADER + rows), "--to", "people", "--max-rejected", "3")
     assert "0 added, 0 updated, 1 removed.\nKept 2 users whose rows were rejected.\n" in done.stderr
     sqlite_databases.insert(path, user(3), user(4))
     rows = f"{csv_row(user(0))}user1,1-,Free,\nuser\udcff,77,Free,\n"

@@ -64,7 +64,7 @@ def test_card_number_names_its_user_without_what_spreadsheets_add(
 def test_valid_nickname_names_no_other_user() -> None:
     """Even if one without its quotes were valid, too."""
     identifiers = Identifiers(IDENTIFIERS.sites, is_nickname=compile_pattern("[a-z']+"))
-    found = named_users(("o'neil", "4000", "", None), identifiers)
+    found = named_users(("@o'neil", "4000", "", None), identifiers)
     assert [*found] == [("o'neil", None), (None, "4000")]
 
 
