@@ -14,9 +14,8 @@ from support.processes.service import Client
 from tornado_idv.admin.operations import OperationFailed, Operations
 from tornado_idv.admin.report import ProcessReport, Report
 from tornado_idv.features.status.handlers import FILE_ROUTES
-from tornado_idv.features.status.history import History, Sample, percentile
+from tornado_idv.features.status.history import History, Sample, percentile, sampled
 from tornado_idv.metrics.counters import BOUNDS, Counters
-from tornado_idv.service.part import background
 from tornado_idv.service.service import Service
 
 STATIC = Path(__file__).parents[3] / "tornado_idv" / "features" / "status" / "static"
@@ -167,8 +166,7 @@ class Unavailable:
 
 async def test_sample_is_omitted_while_there_is_no_report(caplog: pytest.LogCaptureFixture) -> None:
     operations = Unavailable()
-    history = History()
-    async with background(history.keep_sampling(cast("Operations", operations))):
+    async with sampled(cast("Operations", operations)) as history:
         await until(lambda: operations.asked)
     assert history.latest is None
     assert caplog.messages == []

@@ -15,11 +15,10 @@ from tornado_idv.admin.health import health, operation_of
 from tornado_idv.admin.listener import AdminHandler
 from tornado_idv.admin.operations import Operations, Record
 from tornado_idv.admin.report import Report
-from tornado_idv.features.status.history import INTERVAL, WINDOW, History
+from tornado_idv.features.status.history import INTERVAL, WINDOW, History, sampled
 from tornado_idv.keys.ring import KeyOverview
 from tornado_idv.log_format import format_time
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.service.part import background
 from tornado_idv.service.service import ServiceInfo
 
 _VERSION = version("tornado-idv")
@@ -154,8 +153,8 @@ async def admin_routes(
     operations: Operations, settings: dict[str, Any]
 ) -> AsyncIterator[dict[str, type[AdminHandler]]]:
     """Yield the routes of the status page. Sample the service until the context ends."""
-    history = settings["history"] = History()
-    async with background(history.keep_sampling(operations)):
+    async with sampled(operations) as history:
+        settings["history"] = history
         yield ROUTES | FILE_ROUTES
 
 

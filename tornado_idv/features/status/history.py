@@ -1,11 +1,12 @@
 """The history of the last 15 minutes for the status page, with one sample per second."""
 
-import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
+
+from tornado.ioloop import IOLoop, PeriodicCallback
 
 from tornado_idv.admin.operations import OperationFailed, Operations
 from tornado_idv.admin.report import Report
@@ -67,15 +68,8 @@ class History:
         self._samples: deque[Sample] = deque(maxlen=_MAX_SAMPLES)
         self._totals: deque[_Totals] = deque(maxlen=_BACKEND_WINDOW + 1)
 
-    async def keep_sampling(self, operations: Operations) -> None:
-        """Add a sample every `INTERVAL` seconds, until cancelled."""
-        while True:
-            with suppress(OperationFailed):  # the next sample covers the missed time
-                self.sample(await operations.report())
-            await asyncio.sleep(INTERVAL)
-
     def sample(self, report: Report) -> None:
-        """Add a sample of the last `WINDOW` seconds. The first call adds no sample."""
+        """Add a sample. Call this every `INTERVAL` seconds. The first call adds no sample."""
         self._totals.append(_count(report, self._timer()))
         if len(self._totals) == 1:
             return
@@ -121,6 +115,24 @@ class History:
         before, now = (self._totals[i].backends.get(name, sum_buckets(())) for i in (0, -1))
         buckets = _difference(now, before)
         return {f"p{each}": percentile(buckets, each) for each in (50, 99)}
+
+
+@asynccontextmanager
+async def sampled(operations: Operations) -> AsyncIterator[History]:
+    """Yield a history, and sample the service until the end of the context."""
+    history = History()
+
+    async def sample() -> None:
+        with suppress(OperationFailed):  # the next sample covers the missed time
+            history.sample(await operations.report())
+
+    timer = PeriodicCallback(sample, INTERVAL * 1000)
+    IOLoop.current().add_callback(sample)
+    timer.start()
+    try:
+        yield history
+    finally:
+        timer.stop()
 
 
 def _count(report: Report, at: float) -> _Totals:
