@@ -27,7 +27,7 @@ from support.processes.permissions import public_directory, unprivileged
 from support.processes.process import TIMEOUT
 from support.processes.process_usage import descriptors
 from tornado_idv.errors import KeyStoreError
-from tornado_idv.features.keys.editor import KeyEditor, editing
+from tornado_idv.features.keys.editor import KeyEditor
 from tornado_idv.features.keys.record import Token
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.store import EMPTY, locate_store
@@ -192,9 +192,9 @@ def test_error_of_a_statement_is_explained(path: Path) -> None:
     error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_FULL, "x"
     with pytest.raises(KeyStoreError, match="the disk is full"), open_store(path):
         raise error
-    reading = editing(SqliteKeyStore(path), read_only=True)
-    with pytest.raises(KeyStoreError, match="cannot be written"), reading as store:
-        store.revoke("shop", CREATED)
+    reading = SqliteKeyStore(path).connected(busy_timeout=0.0, read_only=True)
+    with pytest.raises(KeyStoreError, match="cannot be written"), reading as database:
+        KeyEditor(database, "keys.db").revoke("shop", CREATED)
 
 
 def test_exhausted_descriptors_are_reported(path: Path) -> None:

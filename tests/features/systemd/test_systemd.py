@@ -69,7 +69,7 @@ def test_nothing_is_sent_without_a_manager() -> None:
 def test_manager_that_is_gone_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Notifier({"NOTIFY_SOCKET": str(tmp_path / "missing")})("ready")
     assert "the service manager cannot be notified: No such file" in caplog.text
-    Notifier("/" * 200)("ready")
+    Notifier({"NOTIFY_SOCKET": "/" * 200})("ready")
     assert "the service manager cannot be notified: AF_UNIX path too long" in caplog.text
 
 
