@@ -17,6 +17,7 @@ from support.processes.reloads import GATED, A, B, Gated, config, reloadable
 from support.processes.service import lookup_request, open_socket, post_request
 from tornado_idv.admin.health import health
 from tornado_idv.admin.report import FAILED, INVALID
+from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.keys.token import issue
 from tornado_idv.model import ByNickname
 from tornado_idv.service import directories
@@ -238,9 +239,8 @@ async def test_stop_cancels_the_lookup_of_a_canary(
     async with reloadable(tmp_path, text) as harness:
         await settle()
         (canary,) = harness.service.directories.current.canaries
-        task = canary.task
+        assert (task := canary.task) is not None
     await settle()
-    assert task is not None
     assert task.cancelled()
 
 
@@ -340,6 +340,16 @@ async def test_reload_refills_no_budget(tmp_path: Path) -> None:
         assert (await harness.ask("@alice")).status == 429
         await asyncio.sleep(0.02)  # it waits for one interval of the new limit, from its first use
         assert (await harness.ask("@alice")).status == 200
+
+
+async def test_limits_of_connections_are_those_of_the_settings(tmp_path: Path) -> None:
+    server = "max_body: 19B, idle_timeout: 7s, body_timeout: 6s, max_connections: 5"
+    async with reloadable(tmp_path, config(A)) as harness:
+        await harness.reload(config(A, server=server))
+        names = ["@alicia", *["@alice"] * 3, "@alicia"]
+        assert [(await harness.ask(each)).status for each in names] == [413, *[200] * 3, 413]
+        limits = harness.service.server.connections.limits
+        assert limits == HttpLimits(19, 7.0, body_timeout=6.0, max_connections=5)
 
 
 async def test_settings_that_need_a_restart_are_listed_each_time(
