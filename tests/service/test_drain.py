@@ -33,12 +33,6 @@ async def test_drain_does_not_wait_for_a_disconnected_client(tmp_path: Path) -> 
         backend.gate.set()
 
 
-async def test_drain_of_an_idle_service_needs_no_time(tmp_path: Path) -> None:
-    async with reloadable(tmp_path, config(server="drain: {timeout: 0s}")) as harness:
-        assert (await harness.ask("@alice")).status == 200
-        assert await harness.service.drain(delay=False)
-
-
 async def test_request_in_flight_closes_its_connection_while_the_drain_is_delayed(
     tmp_path: Path,
 ) -> None:

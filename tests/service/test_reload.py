@@ -343,13 +343,15 @@ async def test_reload_refills_no_budget(tmp_path: Path) -> None:
 
 
 async def test_limits_of_connections_are_those_of_the_settings(tmp_path: Path) -> None:
-    server = "max_body: 19B, idle_timeout: 7s, body_timeout: 6s, max_connections: 5"
+    """And the drain of an idle service needs no time."""
+    server = "max_body: 19B, idle_timeout: 7s, body_timeout: 6s, drain: {timeout: 0s}"
     async with reloadable(tmp_path, config(A)) as harness:
         await harness.reload(config(A, server=server))
         names = ["@alicia", *["@alice"] * 3, "@alicia"]
         assert [(await harness.ask(each)).status for each in names] == [413, *[200] * 3, 413]
         limits = harness.service.server.connections.limits
-        assert limits == HttpLimits(19, 7.0, body_timeout=6.0, max_connections=5)
+        assert limits == HttpLimits(19, 7.0, body_timeout=6.0)
+        assert await harness.service.drain(delay=False)
 
 
 async def test_settings_that_need_a_restart_are_listed_each_time(

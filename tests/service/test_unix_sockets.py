@@ -76,9 +76,8 @@ def test_requests_are_served_and_drained_on_all_addresses(tmp_path: Path, worker
     listen = f'"unix:{tmp_path}/other.sock", {BOTH}, "[::1]:0"'
     path = tmp_path / "http.sock"
     config = write(tmp_path, listen, workers=workers)
-    ready = tmp_path / "ready.json"
-    with running(config, "--ready-file", str(ready)) as service, ExitStack() as kept:
-        assert json.loads(ready.read_text())["unix_socket"] == str(path)
+    with running(config, "--ready-file", f"{path}.json") as service, ExitStack() as kept:
+        assert json.loads(Path(f"{path}.json").read_text())["unix_socket"] == str(path)
         for place in (path, tmp_path / "other.sock", service.port):
             for _ in range(3):
                 assert Client(place).by_input("@alice").status == 200

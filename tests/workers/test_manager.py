@@ -171,7 +171,7 @@ def overview(phase: str, *missing: str) -> Message:
         "loaded_at": 8.0,
         "last_reload": None,
         "missing": list(missing),
-        "ended": Counters().to_record(),
+        "ended": Counters().to_record() | {"log_dropped": 3},
     }
 
 
@@ -283,6 +283,7 @@ async def test_readiness_is_that_of_at_least_one_worker(
         assert b'"worker_restarts":7' in (await harness.ask("/status.json")).body
         metrics = (await harness.ask("/metrics")).body
     assert b"idv_worker_restarts_total 7.0" in metrics
+    assert b"idv_log_dropped_total 3.0" in metrics
     assert b"idv_config_last_reload_success_timestamp_seconds 8.0" in metrics
     shown = b'idv_degraded{part="worker 1"} 1.0' in metrics
     assert shown is bool(missing)

@@ -151,6 +151,7 @@ def test_stale_answers_and_hits_are_shown() -> None:
     counted.counters.cache_lookups.update(hit=6, stale=2, miss=1, coalesced=1, shared=2)
     sample = counted.second()
     assert (sample.hit_ratio, sample.stale) == (0.5, 2)
+    assert [counted.second().stale for _ in range(6)][-1] == 0
 
 
 class Unavailable:
