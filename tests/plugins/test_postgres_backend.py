@@ -75,9 +75,9 @@ class Harness:
 
     @property
     def servers(self) -> list[tuple[str, str]]:
-        return [("127.0.0.1:1", "primary")] if self.connections else []
+        return [("127.0.0.1:1", self.role)] if self.connections else []
 
-    problem = wanted_role = None
+    role, problem, wanted_role = "primary", None, None
 
     async def observe(self) -> None:
         pass
@@ -282,6 +282,20 @@ async def test_table_is_checked_every_10_s_and_lookups_are_verified_by_it() -> N
         harness.repair()
         await harness.advance(12)
         assert (harness.count("inspect in order"), harness.verified) == (2, 2)
+
+
+async def test_use_of_other_servers_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving() as harness:
+        harness.wanted_role, harness.move = "standby", mock.AsyncMock(side_effect=OSError)
+        for harness.connections in (True, False, True):
+            await harness.advance(10)
+        harness.role, harness.wanted_role = "standby", None
+        await harness.advance(10)
+        assert harness.move.await_count > 2  # an error of one attempt is not the end
+    logged = [f"{each.levelname} {each.getMessage()}" for each in caplog.records]
+    use = "backend tested: lookups use 127.0.0.1:1"
+    assert logged == [f"WARNING {use} (primary)", f"INFO {use} (standby)"]
 
 
 @pytest.mark.parametrize("error", [QueryCanceledError("x"), TimeoutError()])

@@ -73,6 +73,9 @@ async def test_a_bad_row_affects_no_other_lookup(path: Path) -> None:
     run(path, "INSERT INTO users VALUES ('bad', '9', CAST(x'ff' AS TEXT), NULL)")
     async with serving(path) as backend:
         bad, *others = await outcomes(backend, [ByNickname("bad"), *BY_NICKNAME])
+        with counted() as statements:
+            await outcomes(backend, [ByNickname("bad")])
+    assert len(statements) == 1  # only a locked database is asked again
     assert "not valid UTF-8" in repr(bad)
     assert others == CROWD
 

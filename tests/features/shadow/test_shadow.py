@@ -112,8 +112,8 @@ async def test_problem_before_or_after_a_lookup_is_one_of_the_lookup(asked: int)
     class Changing(FakeBackend):
         @property
         def problem(self) -> str | None:
-            is_then = self.source.asked == asked and not shadow.source.asked
-            return "no users yet" if is_then else None
+            now = self.source.asked, shadow.source.asked
+            return "no users yet" if now == (asked, 0) else None
 
     compared = Compared(directory(Changing(None)), shadow)
     await asyncio.sleep(0)
