@@ -293,9 +293,7 @@ async def test_use_of_other_servers_is_logged(caplog: pytest.LogCaptureFixture) 
         harness.role, harness.wanted_role = "standby", None
         await harness.advance(10)
         assert harness.move.await_count > 2  # an error of one attempt is not the end
-    logged = [f"{each.levelname} {each.getMessage()}" for each in caplog.records]
-    use = "backend tested: lookups use 127.0.0.1:1"
-    assert logged == [f"WARNING {use} (primary)", f"INFO {use} (standby)"]
+    assert [each.levelname for each in caplog.records] == ["WARNING", "INFO"]
 
 
 @pytest.mark.parametrize("error", [QueryCanceledError("x"), TimeoutError()])

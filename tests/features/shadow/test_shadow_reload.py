@@ -218,6 +218,9 @@ async def test_removed_shadow_or_another_source_begins_again(
         await until(lambda: len(Gated.made) == 3 and newest("new").is_open)
         await asyncio.gather(*shadows_of(harness)._closing)  # noqa: SLF001 - tasks that nothing reports
         assert file.read().matches == 1
+        monkeypatch.setattr("tornado_idv.features.shadow.part.identity_of", lambda _: b"secret")
+        assert (await harness.reload(config(OLD, kept.replace("100%", "99.9%")))).code is None
+        await until(lambda: len(Gated.made) == 4 and newest("new").is_open)
         await begins_again(config(OLD))
         assert (await harness.reload(config(OLD, kept))).code is None
         await compared("@bob")
