@@ -109,6 +109,8 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({**TOKEN, "token": "canary canary"}, "bearer.token", "not a bearer token"),
     ({**TOKEN, "token": "canary" * 700}, "bearer.token", "not a bearer token"),
     ({**BASIC_USER, "username": "a:b"}, "basic.username", ""),
+    ({**BASIC_USER, "username": "a\x7f"}, "basic.username", ""),
+    ({**BASIC_USER, "username": "a", "password": "canary\x7f"}, "basic.password", "on one line"),
     ({**BASIC_USER, "username": "a", "password": "canary\n"}, "basic.password", "on one line"),
     ({**KEY, "header": "K", "value": "canary\n"}, "api_key.value", "not a key; write"),
     ({**KEY, "header": "K", "value": "canary "}, "api_key.value", "not a key; write"),

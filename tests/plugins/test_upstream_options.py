@@ -55,6 +55,7 @@ def test_base_url_is_kept_without_its_last_slash(written: str, kept: str) -> Non
         "http://host/./b",
         "http://host/..",
         "http://host:65536",
+        "http://host:0",
         "http://xn--a",
         "http://[:::]",
         "http://host:\uff18\uff10",
@@ -187,8 +188,7 @@ def test_first_profile_site_is_a_placeholder(tmp_path: Path) -> None:
     (given,) = ConfigFile.read(path).load(installed_kinds(plugin_manager()), {}).backends
     first, second = UpstreamBackend(given).templates[ByNickname]
     assert second.render("1").headers == {"X-Site": "https://profiles.example"}
-    request = first.render("al")
-    assert URL(request.url, encoded=True).query == {
+    assert URL(first.render("al").url, encoded=True).query == {
         "page": "https://profiles.example/m/al",
         "site": "https://profiles.example",
     }

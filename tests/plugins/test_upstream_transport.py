@@ -317,10 +317,7 @@ async def test_connection_timeout_is_unavailable(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("method", "url"),
     [
-        *(
-            ("GET", url)
-            for url in ("/a b", "/a#b", "/\r\nX-Evil: 1", "/\t", "/é", "http://h:99999/")
-        ),
+        *(("GET", url) for url in ("/a b", "/#", "/\r\nX-Evil: 1", "/\t", "/é", "http://h:99999/")),
         ("G T", "/"),
         ("HEADER", "/"),
     ],
