@@ -295,11 +295,15 @@ def test_import_is_done_where_its_end_cannot_be_marked(
     commit = SqliteTransaction.commit
 
     def committed(transaction: SqliteTransaction) -> None:
-        file.path.write_text("something else")
+        file.path.unlink(missing_ok=True)
+        file.path.symlink_to(target)
         commit(transaction)
 
     monkeypatch.setattr(SqliteTransaction, "commit", committed)
-    assert (import_list().exit_code, nicknames(file.path.parent)) == (0, ["bob"])
+    (other := file.path.with_name("other")).write_text("something else")
+    for target in (other, file.path):  # noqa: B007 - of the link, which the last makes a loop
+        assert (import_list().exit_code, nicknames(file.path.parent)) == (0, ["bob"])
+        file.path.unlink()
 
 
 def test_import_into_a_backend_that_was_not_compared_yet(import_list: Run, folder: Path) -> None:

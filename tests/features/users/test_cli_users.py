@@ -223,11 +223,12 @@ def test_backend_says_how_many_users_may_be_removed(
     source: Source, config: Config, invoke: Invoke
 ) -> None:
     file = config("name: people, kind: sqlite, path: people.db, max_removed: 50%")
-    sqlite_databases.write(file.with_name("people.db"), *map(user, range(10)))
+    sqlite_databases.write(file.with_name("people.db"), *map(user, range(9)))
     list_file = source(lines(*map(user, range(5))))
     for option, code in (("--max-removed=2%", 1), ("--merge", 0), ("--json", 0), ("--json", 0)):
         done = invoke("users", "import", list_file, "--to", "people", option, "--config", file)
         assert done.exit_code == code
+        assert ("add --max-removed 45%" in done.stderr) == code
     assert changes(done) == (5, 0, 0, 0, 0)
 
 
