@@ -107,15 +107,13 @@ async def test_confirmation_neither_changes_nor_uses_the_cache() -> None:
 
 @pytest.mark.parametrize("asked", [0, 1], ids=["before", "after"])
 async def test_problem_before_or_after_a_lookup_is_one_of_the_lookup(asked: int) -> None:
-    shadow = new(None, shadow={"hits": True})
-
     class Changing(FakeBackend):
         @property
         def problem(self) -> str | None:
             now = self.source.asked, shadow.source.asked
             return "no users yet" if now == (asked, 0) else None
 
-    compared = Compared(directory(Changing(None)), shadow)
+    compared = Compared(directory(Changing(None)), shadow := new(None, shadow={"hits": True}))
     await asyncio.sleep(0)
     compared.shadow.offer(QUERY, Answer(None), cached=True)
     await compared.end()
