@@ -183,15 +183,10 @@ def import_users(
                 resolve_name(place)(options)
 
         job = Import(file, max_rejected, max_removed, expect_rows, canaries, merge, dry_run, change)
-        with (
-            open_source(file, encoding) as text,
-            closing(
-                rows_with_progress(
-                    read_rows(text, form, job.source, columns, delimiter), text, "Importing"
-                )
-            ) as rows,
-        ):
-            result, notes = job.run(rows, stores.identifiers, store)
+        with open_source(file, encoding) as text:
+            listed = read_rows(text, form, job.source, columns, delimiter)
+            with closing(rows_with_progress(listed, text, "Importing")) as rows:
+                result, notes = job.run(rows, stores.identifiers, store)
         done = (
             f"{'Would import' if dry_run else 'Imported'} {counted(result.imported, 'user')} "
             f"into {name}: {result.added:,} added, {result.updated:,} updated, "
