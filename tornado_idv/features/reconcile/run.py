@@ -1,6 +1,5 @@
 """One run of ``tornado-idv reconcile``. It finds accounts to delete, or refuses to list any."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
@@ -52,7 +51,7 @@ class Run:
         self._grace, self._min_runs = grace, min_runs if grace else 1
         self._now, self._is_clock_checked = time(), False
         self._sampler = Sampler(before.sample)
-        self._counts = Counter[str]()
+        self._counts = dict.fromkeys(("accounts", "found", "gone", "invalid", "undetermined"), 0)
         self._in_a_row, self._last_error = 0, ""
         self._degraded = False
         self._gone: list[Account] = []
@@ -167,9 +166,8 @@ class Run:
 
     def record(self) -> dict[str, Any]:
         """Return the result as a JSON record for scripts."""
-        names = ("accounts", "found", "gone", "invalid", "undetermined")
         return {
-            **{name: self._counts[name] for name in names},
+            **self._counts,
             "degraded": self._degraded,
             "deletable": len(self.rows),
             "waiting": [
