@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 
 from tornado_idv import strict_json
 
+_MORE_ESCAPES = {" ": "+", "/": r"\/"}
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 
 
@@ -71,10 +72,6 @@ def _any_escape(character: str) -> str:
     if character.isascii() and character.isalnum():
         return character
     escapes = {quote(character, safe="", errors="replace"), dumps(character)[1:-1]}
-    escapes.add(f"\\u{ord(character):04x}")
-    if character == " ":
-        escapes.add("+")
-    elif character == "/":
-        escapes.add(r"\/")
+    escapes |= {f"\\u{ord(character):04x}", _MORE_ESCAPES.get(character, character)}
     alternatives = "|".join(f"(?i:{re.escape(escape)})" for escape in sorted(escapes - {character}))
     return f"(?:{alternatives}|{re.escape(character)})"

@@ -70,8 +70,8 @@ class VerifyHandler(LookupHandler):
         fields = f"{result.fields}{CODE_FIELD}: {result.code or 'ok'}\r\n"
         if result.code is None:
             user = json.loads(result.body)
-            lines = (f"{name}: {encode(user[key])}\r\n" for key, name in USER_FIELDS.items())
-            fields += "".join(lines)
+            for key, name in USER_FIELDS.items():
+                fields += f"{name}: {encode(user[key])}\r\n"
         self.clear_header("Content-Type")
         super().respond(replace(result, body=b"", fields=fields))
 
