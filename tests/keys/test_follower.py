@@ -28,7 +28,7 @@ from support.databases.key_stores import (
 from support.databases.key_stores import read as read_store
 from tornado_idv.config.settings import AuthSettings
 from tornado_idv.errors import InvalidKey
-from tornado_idv.features.keys.record import Token
+from tornado_idv.features.keys.editor import Token
 from tornado_idv.keys import store
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing

@@ -27,8 +27,7 @@ from support.processes.permissions import public_directory, unprivileged
 from support.processes.process import TIMEOUT
 from support.processes.process_usage import descriptors
 from tornado_idv.errors import KeyStoreError
-from tornado_idv.features.keys.editor import KeyEditor
-from tornado_idv.features.keys.record import Token
+from tornado_idv.features.keys.editor import KeyEditor, Token
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.store import EMPTY, locate_store
 from tornado_idv.keys.token import check_token, digest

@@ -25,8 +25,7 @@ from idv_sqlite.key_store import SqliteKeyStore
 from support.databases.key_stores import add, execute, make_store, open_store, read, record
 from support.processes.process import BROKEN, CLOSED, Invoke, command, on_terminal
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
-from tornado_idv.features.keys.editor import KeyEditor
-from tornado_idv.features.keys.record import KeyRecord, Token
+from tornado_idv.features.keys.editor import KeyEditor, KeyRecord, Token
 from tornado_idv.features.keys.store import format_moment
 from tornado_idv.keys.token import check_token, digest
 from tornado_idv.keys.token import issue as new_token

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from idv_postgres.key_store import PostgresKeyStore
 from support.databases.key_stores import CREATED, add, execute, make_store, open_store, read, record
 from support.processes.process import Invoke
-from tornado_idv.features.keys.record import Token
+from tornado_idv.features.keys.editor import Token
 from tornado_idv.keys.token import digest
 from tornado_idv.units import Rate
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_idv.features.keys.record import KeyRecord, Token, to_values
+from tornado_idv.features.keys.editor import KeyRecord, Token, to_values
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.store import to_api_key
 

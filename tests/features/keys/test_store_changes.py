@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from idv_sqlite.key_store import SqliteKeyStore
 from support.databases.key_stores import CREATED, add, make_store, open_store, read, record
 from tornado_idv.errors import KeyStoreError
-from tornado_idv.features.keys.record import Token
+from tornado_idv.features.keys.editor import Token
 from tornado_idv.keys.store import EMPTY, KeyStoreLocation
 from tornado_idv.keys.token import digest
 

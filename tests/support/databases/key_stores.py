@@ -13,8 +13,7 @@ from idv_sqlite.key_store import SqliteKeyStore
 from support.databases import sqlite_databases
 from support.databases.postgres_server import Database
 from support.processes.service import CONFIG
-from tornado_idv.features.keys.editor import KeyEditor
-from tornado_idv.features.keys.record import KeyRecord, Token
+from tornado_idv.features.keys.editor import KeyEditor, KeyRecord, Token
 from tornado_idv.keys.store import KeyStoreLocation
 from tornado_idv.keys.token import digest, issue
 

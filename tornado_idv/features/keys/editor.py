@@ -1,24 +1,79 @@
-"""The changes that commands make to a key store."""
+"""The keys of a key store, and the changes that commands make to them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
-from tornado_idv.features.keys.record import (
-    COLUMNS,
-    KeyRecord,
-    Token,
-    in_order,
-    to_record,
-    to_values,
-)
-from tornado_idv.keys.store import EMPTY, InvalidRowError, KeyStore
+from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
+from tornado_idv.keys.store import EMPTY, InvalidRowError, KeyStore, check_row, parse_scopes
+from tornado_idv.units import Rate, format_rate, parse_rate
 
+State = Literal["valid", "not valid yet", "expired", "disabled", "revoked"]
+
+
+class Token(Struct, frozen=True, gc=False):
+    """The SHA-256, creation and expiry of a token. Without ``expires``, it expires with its key."""
+
+    digest: bytes
+    created: float
+    expires: float | None = None
+
+    @property
+    def end(self) -> float:
+        """The expiry, or infinity."""
+        return inf if self.expires is None else self.expires
+
+    def __repr__(self) -> str:
+        """Return a representation without the digest."""
+        return f"Token(created={self.created}, expires={self.expires})"
+
+
+class KeyRecord(Struct, frozen=True, gc=False):
+    """A key of the store. Times are Unix times in seconds, or ``None`` if not set.
+
+    ``tokens`` are sorted by time of creation.
+    """
+
+    id: str
+    created: float
+    tokens: tuple[Token, ...]
+    owner: str = ""
+    scopes: tuple[Scope, ...] = DEFAULT_SCOPES
+    not_before: float | None = None
+    expires: float | None = None
+    requests: Rate | None = None
+    misses: Rate | None = None
+    note: str = ""
+    disabled: bool = False
+    revoked: float | None = None
+    last_used: float | None = None
+
+    @property
+    def valid_until(self) -> float:
+        """The Unix time when the key or its last token expires. If neither expires, infinity."""
+        end = max(token.end for token in self.tokens)
+        return end if self.expires is None else min(end, self.expires)
+
+    def state(self, now: float) -> State:
+        if self.revoked is not None:
+            return "revoked"
+        if self.disabled:
+            return "disabled"
+        if now >= self.valid_until:
+            return "expired"
+        return "valid" if self.not_before is None or now >= self.not_before else "not valid yet"
+
+
+COLUMNS = tuple(each for each in KeyRecord.__struct_fields__ if each not in ("tokens", "last_used"))
+"""The columns of the database table ``keys``."""
+TIMES = ("not_before", "expires", "revoked", "last_used")
+"""The times of a `KeyRecord` that may be ``None``."""
 _COLUMNS = ", ".join(COLUMNS)
 _KEYS = f"SELECT {_COLUMNS}, time FROM keys LEFT JOIN last_used USING (id)"  # noqa: S608 - constant
 _ADD_KEY = f"INSERT INTO keys ({_COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - constant
@@ -28,6 +83,31 @@ _BATCH = 500
 """Maximum number of values in one statement. SQLite allows 999."""
 _EXPIRED_KEPT = 30 * 86400.0
 """A rotation removes tokens that expired more than this many seconds ago."""
+
+
+def in_order(tokens: Iterable[Token]) -> tuple[Token, ...]:
+    """Sort tokens by time of creation, as in a `KeyRecord`."""
+    return tuple(sorted(tokens, key=lambda token: (token.created, token.digest)))
+
+
+def to_values(record: KeyRecord) -> tuple[Any, ...]:
+    """Return the values of a key for `COLUMNS`."""
+    values = {name: getattr(record, name) for name in COLUMNS}
+    values |= {name: format_rate(values[name]) for name in ("requests", "misses") if values[name]}
+    return tuple({**values, "scopes": " ".join(record.scopes)}.values())
+
+
+def to_record(row: Sequence[Any], tokens: tuple[Token, ...]) -> KeyRecord:
+    """Return the key in a database row. Raises `ValueError` or `TypeError` for an invalid row."""
+    values = dict(zip((*COLUMNS, "last_used"), row, strict=True))
+    times = [values[name] for name in ("created", *TIMES)]
+    times += [each for token in tokens for each in (token.created, token.expires)]
+    check_row(values["id"], [token.digest for token in tokens], times)
+    if not tokens:
+        raise ValueError("no token")
+    values |= {name: parse_rate(values[name]) for name in ("requests", "misses") if values[name]}
+    values |= {"scopes": parse_scopes(values["scopes"]), "disabled": bool(values["disabled"])}
+    return KeyRecord(tokens=in_order(tokens), **values)
 
 
 class DuplicateKeyError(KeyStoreError):

@@ -13,8 +13,7 @@ import click
 from tornado_idv.cli.common import example_request, examples, exit_on_error
 from tornado_idv.cli.standard_streams import OutputError
 from tornado_idv.errors import StartError
-from tornado_idv.features.keys.editor import KeyEditor
-from tornado_idv.features.keys.record import KeyRecord, Token
+from tornado_idv.features.keys.editor import KeyEditor, KeyRecord, Token
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.keys.store import BUSY_TIMEOUT, locate_store
 from tornado_idv.keys.token import digest, issue

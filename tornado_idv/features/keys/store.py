@@ -20,8 +20,7 @@ from pydantic import BaseModel, Field
 from tornado_idv.cli.common import Record, RefusedError, config_option, exit_on_error, json_option
 from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.errors import UncertainChangeError
-from tornado_idv.features.keys.editor import KeyEditor
-from tornado_idv.features.keys.record import KeyRecord, check_text
+from tornado_idv.features.keys.editor import KeyEditor, KeyRecord
 from tornado_idv.interfaces.command_tools import Exit
 from tornado_idv.interfaces.user_store import ignore_signals
 from tornado_idv.keys.api_key import KEY_ID
@@ -35,6 +34,8 @@ from tornado_idv.units import DURATION, format_rate, parse_duration, parse_rate
 
 _audit = logging.getLogger("tornado_idv.audit")
 _SERVER_TIMEOUT = 1.0
+_MAX_TEXT = 200
+"""Maximum length of an owner or a note, in characters."""
 _END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 
@@ -197,6 +198,13 @@ def _parse_id(key_id: str) -> str:
     if not KEY_ID.fullmatch(key_id):
         raise RefusedError("not the id of a key: 1 to 64 letters, digits, . and - are needed")
     return key_id
+
+
+def check_text(text: str) -> str:
+    """Return an owner or note unchanged. Raises `ValueError` unless it is short and printable."""
+    if len(text) > _MAX_TEXT or not text.isprintable():
+        raise ValueError(f"must be at most {_MAX_TEXT} printable characters")
+    return text
 
 
 def check_moment(moment: float) -> float:

@@ -24,12 +24,12 @@ from tornado_idv.cli.common import Record, RefusedError, counted, examples, repo
 from tornado_idv.config.problems import dotted, is_safe_to_print
 from tornado_idv.config.types import KeyId, Moment, Sha256, check_order
 from tornado_idv.errors import ConfigError, Problem
-from tornado_idv.features.keys.editor import DuplicateKeyError
-from tornado_idv.features.keys.record import TIMES, KeyRecord, Token, check_text, in_order
+from tornado_idv.features.keys.editor import TIMES, DuplicateKeyError, KeyRecord, Token, in_order
 from tornado_idv.features.keys.store import (
     Target,
     as_record,
     check_moment,
+    check_text,
     create_option,
     format_moment,
     on_store,
