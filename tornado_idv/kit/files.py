@@ -94,13 +94,7 @@ def rows_with_progress(rows: Iterator[T], source: IO[str], label: str) -> Genera
     hidden = not sys.stderr.isatty()
     size = 0 if hidden else os.fstat(source.fileno()).st_size  # 0 for a pipe
     with click.progressbar(
-        repeat(None),
-        size or None,
-        label,
-        show_pos=not size,
-        width=20,
-        file=sys.stderr,
-        hidden=hidden,
+        repeat(None), size or None, label, show_pos=not size, file=sys.stderr, hidden=hidden
     ) as bar:
         for number, row in enumerate(rows, start=1):
             yield row
