@@ -36,8 +36,6 @@ _HINTS = {
     "-": '; a name with a dash stands in double quotes, like "first-name"',
     "$": "; leave $ out, because an expression begins at the document, or write $root",
 }
-# Exceptions of an evaluation for a document without the expected structure.
-_MISFITS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RuntimeError)
 _JSON_TYPES = {
     "NoneType": "null",
     "bool": "true or false",
@@ -138,7 +136,7 @@ class Expression:
             raise Broken(f"{self.text} does not fit the response: {given}") from None
         except (UnknownFunctionError, ArityError) as error:  # their messages contain no value
             raise Broken(f"{self.text} cannot be evaluated: {error}") from None
-        except _MISFITS:
+        except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RuntimeError):
             raise Broken(f"{self.text} does not fit the response") from None
 
     def step(self, name: str, value: Any) -> Step:

@@ -17,7 +17,6 @@ from tornado_idv.client import (
     MissingScope,
     Result,
     Unexpected,
-    User,
 )
 from tornado_idv.features.reconcile.accounts import Account
 from tornado_idv.features.reconcile.state import Absence, Sampler, State, UndeterminedError
@@ -67,7 +66,7 @@ class Run:
         for each in identifiers:
             find = self._client.find_card if each.isdigit() else self._client.find
             try:
-                user: User | None = find(each)
+                user = find(each)
             except ClientError as error:
                 raise UndeterminedError(f"--must-exist: {each}: {error}") from None
             if user is None:
