@@ -24,10 +24,6 @@ class _Parts(BaseModel):
     admin: AdminSettings | None = None
 
 
-class AdminUnavailable(IdvError):
-    """The admin listener is unreachable, or responds with an error. The message is the reason."""
-
-
 class WrongRequest(IdvError):
     """The admin listener rejects a request as invalid. ``record`` is the body of the response."""
 
@@ -50,8 +46,8 @@ class AdminListener:
         """Send a request, and return the JSON object of the response.
 
         Of config.yaml, only the section ``admin`` is read, because other sections may be invalid.
-        Raises `StartError` for a wrong setting or token file, `WrongRequest` after the status 422,
-        and `AdminUnavailable` after any other error, or no response in ``timeout`` seconds.
+        Raises `WrongRequest` after the status 422. Raises `StartError` after any other error, for a
+        wrong setting or token file, or without a response in ``timeout`` seconds.
         """
         settings = load_parts(self.config_path, _Parts).admin
         if settings is None:
@@ -70,19 +66,18 @@ class AdminListener:
                 record: Record = json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
-            text = f"no response from the admin listener at {url}: {reason}"
-            raise AdminUnavailable(text) from None
+            raise StartError(f"no response from the admin listener at {url}: {reason}") from None
         finally:
             connection.close()
         if not isinstance(record, dict) or "status" not in record:
-            raise AdminUnavailable(f"{url} is not an admin listener of this service")
+            raise StartError(f"{url} is not an admin listener of this service")
         if response.status == http.client.UNPROCESSABLE_ENTITY:
             raise WrongRequest(record)
         if record["status"] == "error":
             text = f"{url}: {record.get('message')}"
             if response.status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
                 text += "; name a file with a key of scope admin by --token-file"
-            raise AdminUnavailable("\n".join([text, *record.get("problems", ())]))
+            raise StartError("\n".join([text, *record.get("problems", ())]))
         return record
 
     def show(
