@@ -19,8 +19,6 @@ from tornado_idv.keys.store import BUSY_TIMEOUT, locate_store
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.registry import installed_kinds, plugin_manager
 
-_STARTER = files(__package__) / "starter"
-"""The start of a configuration, a backend of each kind, and example users."""
 _KINDS = ("yaml", "sqlite", "postgres", "ldap", "upstream")
 _USERS = {"yaml": "users.yaml", "sqlite": "users.csv"}
 """For kinds with example users, the name of their file."""
@@ -83,7 +81,8 @@ def init(folder: Path, kind: str) -> None:
 
 
 def _starter(name: str) -> str:
-    return (_STARTER / name).read_text("utf-8")
+    """Return the start of a configuration, a backend of a kind, or example users."""
+    return (files(__package__) / "starter" / name).read_text("utf-8")
 
 
 def _write(folder: Path, texts: Mapping[str, str], token: str) -> None:

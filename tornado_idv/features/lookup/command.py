@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from tornado_idv.model import Query, Step
 from tornado_idv.service.directories import open_directory
 
 _SHOWN = 400
+_dumps = partial(json.dumps, ensure_ascii=False)
 _MASKED = {"reason", "plan", "card_number", "nickname", "profile_url"}
 
 
@@ -174,10 +176,6 @@ def _step_lines(step: Step) -> Iterator[str]:
         lines[-1] += f" ({step.note})"
     for name, line in zip_longest([step.name], lines, fillvalue=""):
         yield f"    {name:<18}{line}".rstrip()
-
-
-def _dumps(result: Any) -> str:
-    return json.dumps(result, ensure_ascii=False)
 
 
 def _text(result: Any) -> str:
