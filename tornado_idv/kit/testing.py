@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
 from threading import get_ident
@@ -39,14 +38,14 @@ _TIMEOUT = 5.0
 
 MakeBackend = Callable[[Sequence[User]], AnyBackend]
 
-_nickname_case: ContextVar[str] = ContextVar("nickname_case", default="preserve")
-"""``identifiers.nickname_case`` for backends from `make_backend`."""
+_IDENTIFIERS = {"nickname_case": "preserve"}
+"""The settings in ``identifiers`` for backends from `make_backend`."""
 
 
 def make_backend(kind: type[AnyBackend], base_dir: Path, /, **options: Any) -> AnyBackend:
     """Return a backend with these options, built as from a configuration file in ``base_dir``."""
     options = {"name": "tested", "kind": "tested", **options}
-    context = {"base_dir": base_dir, "nickname_case": _nickname_case.get()}
+    context = {"base_dir": base_dir, **_IDENTIFIERS}
     return kind(kind.options_type.model_validate(options, context=context))
 
 
@@ -229,11 +228,8 @@ class BackendConformance:
             return
         first = self.users[0]
         stored = User(first.plan, first.card_number, first.nickname.upper(), first.profile_url)
-        before = _nickname_case.set("fold")
-        try:
+        with patch.dict(_IDENTIFIERS, nickname_case="fold"):
             backend = make_backend((stored,))
-        finally:
-            _nickname_case.reset(before)
         if not backend.options.folds_nicknames:
             pytest.skip("requires a backend built by tornado_idv.kit.testing.make_backend")
         async with opened_backend(backend):
