@@ -248,8 +248,7 @@ def has_path(value: Any, names: Sequence[str]) -> bool:
         return True
     if isinstance(value, list):
         return any(has_path(each, names) for each in value)
-    is_there = isinstance(value, dict) and names[0] in value
-    return is_there and has_path(value[names[0]], names[1:])
+    return isinstance(value, dict) and names[0] in value and has_path(value[names[0]], names[1:])
 
 
 class FieldOptions(Options):

@@ -151,8 +151,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
                     if parameters.get(name) is not None:
                         parameters[name] = parse(parameters[name])
                 except ValueError as error:
-                    option = f"--{name.replace('_', '-')}"
-                    raise RefusedError(f"{option}: {error}") from None
+                    raise RefusedError(f"--{name.replace('_', '-')}: {error}") from None
             command(target, **parameters)
 
     store_option = click.option(

@@ -34,8 +34,7 @@ _KEY = "TORNADO_IDV_KEY"
 
 def _bound(flag: str, default: str, text: str) -> Callable[[Any], Any]:
     """Return a click option. Its value is a `Share`: a number of accounts or a percentage."""
-    parse = parsed_by(Share.parse)
-    return click.option(flag, default=default, callback=parse, help=text)
+    return click.option(flag, default=default, callback=parsed_by(Share.parse), help=text)
 
 
 @click.command(

@@ -249,8 +249,7 @@ class Run:
         """Raise `UndeterminedError` if the clocks of this machine and of the service differ."""
         self._is_clock_checked = True
         with suppress(ValueError):
-            moment = parsedate_to_datetime(self._client.date)
-            difference = abs(time() - moment.timestamp())
+            difference = abs(time() - parsedate_to_datetime(self._client.date).timestamp())
             if difference > _MAX_CLOCK_DIFFERENCE:
                 raise UndeterminedError(
                     f"the clocks of this machine and of the service differ by {difference:,.0f} s:"

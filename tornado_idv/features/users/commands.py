@@ -63,8 +63,7 @@ def _columns(_context: object, _parameter: object, pairs: Sequence[str]) -> dict
     for pair in pairs:
         column, _, field = pair.rpartition("=")
         if not column or field not in columns:
-            fields = ", ".join(FIELDS)
-            raise click.UsageError(f"--map: write COLUMN=FIELD; the fields are {fields}")
+            raise click.UsageError(f"--map: write COLUMN=FIELD; the fields are {', '.join(FIELDS)}")
         columns[field] = column
     return columns
 

@@ -213,8 +213,7 @@ class Staging:
 
     def will_have(self, query: Query) -> bool:
         """Return whether the store will have the user of a query after the import."""
-        count = _KEPT.format(KINDS[type(query)])
-        return self._number(count, query.text.removeprefix("@")) > 0
+        return self._number(_KEPT.format(KINDS[type(query)]), query.text.removeprefix("@")) > 0
 
     def plans(self) -> list[tuple[str, int]]:
         """Return each plan in the list with its number of rows."""
