@@ -2,15 +2,16 @@
 
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any, get_args
 
 import click
 
-from tornado_idv.cli.backends import reporting
+from tornado_idv.cli.backends import backend_named, reporting
 from tornado_idv.cli.common import (
     backend_option,
     config_option,
@@ -22,13 +23,7 @@ from tornado_idv.cli.common import (
 )
 from tornado_idv.features import FEATURES
 from tornado_idv.features.users.compare import compare
-from tornado_idv.features.users.formats import (
-    Format,
-    format_of,
-    format_option,
-    read_rows,
-    write_users,
-)
+from tornado_idv.features.users.formats import Format, format_of, read_rows, write_users
 from tornado_idv.features.users.import_users import Import
 from tornado_idv.features.users.rows import importable
 from tornado_idv.features.users.stores import Stores
@@ -55,6 +50,10 @@ def generated_users(count: int, seed: int) -> Iterator[User]:
         card = (first + number * _STEP) % _CARDS
         plan = _PLANS[int(chooser.random() * len(_PLANS))]
         yield User(plan, f"{card:016d}", f"{name}{card % 7}_{number:07d}")
+
+
+def _format_option(help_text: str) -> Callable[[Any], Any]:
+    return click.option("--format", "form", type=click.Choice(get_args(Format)), help=help_text)
 
 
 def _columns(_context: object, _parameter: object, pairs: Sequence[str]) -> dict[str, str]:
@@ -100,7 +99,7 @@ users.add_command(compare)
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @backend_option("--to")
-@format_option("The format of FILE.  [default: by its extension]")
+@_format_option("The format of FILE.  [default: by its extension]")
 @click.option(
     "--map",
     "columns",
@@ -174,7 +173,7 @@ def import_users(
     with reporting(name, as_json=as_json):
         stores = Stores(config_path)
         store = stores.store(name)
-        options = stores.options(name)
+        options = backend_named(stores.backends, name)
         canaries = canaries_of(options)
 
         def change() -> None:
@@ -200,7 +199,7 @@ def import_users(
 @users.command(epilog=examples("users export --from users users.csv"))
 @backend_option("--from")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
-@format_option("The format.  [default: by the extension of FILE, or csv]")
+@_format_option("The format.  [default: by the extension of FILE, or csv]")
 @config_option
 def export(*, name: str, file: str, form: Format | None, config_path: Path) -> None:
     """Write all users of a backend to FILE, by default to standard output.
@@ -233,7 +232,7 @@ def count_users(*, name: str, config_path: Path, as_json: bool) -> None:
     "--count", "number", type=click.IntRange(0, 10**9), required=True, help="The number of users."
 )
 @click.option("--seed", type=int, default=1, help="Seed of the random users.")
-@format_option("The format.  [default: csv]")
+@_format_option("The format.  [default: csv]")
 def generate(*, number: int, seed: int, form: Format | None) -> None:
     """Print random users for tests. The same --seed prints the same users."""
     write_users(sys.stdout, form or "csv", generated_users(number, seed))

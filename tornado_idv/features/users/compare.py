@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.backends import reporting
+from tornado_idv.cli.backends import backend_named, reporting
 from tornado_idv.cli.common import Record, config_option, examples, json_option, show
 from tornado_idv.errors import Broken
 from tornado_idv.features.users.stores import Stores
@@ -125,7 +125,7 @@ def _in_order(stores: Stores, name: str, side: int) -> Generator[tuple[bytes, in
 
 async def _look_up(stores: Stores, users: Iterable[User], name: str) -> list[Comparison]:
     """Compare each user with the results of lookups in a backend by nickname and card number."""
-    options = stores.options(name)
+    options = backend_named(stores.backends, name)
     loop, results = asyncio.get_running_loop(), []
     async with opened_backend(build_backend(stores.kinds, options)) as backend:
         guard = Guard(backend, stores.identifiers.accepts)

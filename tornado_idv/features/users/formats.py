@@ -7,13 +7,11 @@ import csv
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from operator import attrgetter, itemgetter
 from pathlib import PurePath
-from typing import IO, Any, Literal, NamedTuple, get_args
-
-import click
+from typing import IO, Any, Literal, NamedTuple
 
 from tornado_idv import strict_json, yaml_loader
 from tornado_idv.cli.common import RefusedError, counted
@@ -301,7 +299,3 @@ def _by_field(members: Mapping[Any, Any], columns: Mapping[str, str]) -> Fields:
 def _yaml_text(text: str) -> str:
     """Return a string of YAML. It has the escapes of JSON, and above ASCII those of Python."""
     return json.dumps(text, ensure_ascii=False).encode("ascii", "backslashreplace").decode()
-
-
-def format_option(help_text: str) -> Callable[[Any], Any]:
-    return click.option("--format", "form", type=click.Choice(get_args(Format)), help=help_text)

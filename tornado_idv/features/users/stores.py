@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from tornado_idv.cli.backends import backend_named, load_settings
-from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.user_store import UserStore
 from tornado_idv.model import User
 from tornado_idv.registry import installed_kinds, load_class
@@ -18,16 +17,12 @@ class Stores:
 
     def __init__(self, path: Path) -> None:
         settings, manager = load_settings(path)
-        self.identifiers, self._backends = settings.make_identifiers(), settings.backends
+        self.identifiers, self.backends = settings.make_identifiers(), settings.backends
         self.kinds = installed_kinds(manager)
-
-    def options(self, name: str) -> BackendOptions:
-        """Return a backend's options. Raises `click.UsageError` for an unknown name."""
-        return backend_named(self._backends, name)
 
     def store(self, name: str) -> UserStore:
         """Return the user store of a backend. Raises `click.UsageError` if its kind has none."""
-        options = self.options(name)
+        options = backend_named(self.backends, name)
         store: UserStore | None = load_class(self.kinds.backends[options.kind]).user_store(options)
         if store is None:
             raise click.UsageError(
