@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import IO, Annotated, TypeVar
 
 import click
-from pydantic import (
-    AfterValidator,
-    Field,
-    StrictBool,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
 
 from tornado_idv import strict_json
 from tornado_idv.cli.common import Record, RefusedError, counted, examples, report
@@ -70,7 +63,7 @@ class ImportedKey(Options):
     requests: RateLimit | None = None
     misses: RateLimit | None = None
     note: ShortText = ""
-    disabled: StrictBool = False
+    disabled: Annotated[bool, Field(strict=True)] = False
     revoked: Time | None = None
     last_used: Time | None = None
 
