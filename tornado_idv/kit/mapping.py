@@ -314,9 +314,8 @@ class MappedField:
         if value is None:
             return self._default
         if type(value) is not str:
-            hint = ""
-            if type(value) in (int, float):
-                hint = f"; use to_string({self.expression.text}) unless leading zeros are needed"
+            advice = f"; use to_string({self.expression.text}) unless leading zeros are needed"
+            hint = advice if type(value) in (int, float) else ""
             raise self.error(f"is {json_type(value)}, not text{hint}")
         if not strict_json.is_unicode(value):
             raise self.error("has a lone surrogate")

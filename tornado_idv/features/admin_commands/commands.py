@@ -73,8 +73,7 @@ def explain(admin: AdminListener, who: str) -> NoReturn:
     Exit codes: 0 found; 1 not found; 2 wrong use; 3 could not be determined.
     """
     record = admin.request("POST", "/explain", {"card_number" if who.isdigit() else "input": who})
-    undetermined = "could not be determined", Exit.UNDETERMINED
-    result, code = _RESULTS.get(record["result"], undetermined)
+    result, code = _RESULTS.get(record["result"], ("could not be determined", Exit.UNDETERMINED))
     lines = [
         f"cached: {_CACHED.get(record['cache'], record['cache'])}",
         *(
