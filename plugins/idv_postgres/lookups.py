@@ -8,7 +8,7 @@ So a lookup compares twice: first by ``=``, with the index, then bytewise.
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -84,13 +84,6 @@ class Column:
     type_sql: str
     collation: str | None
     compares_exactly: bool | None
-
-    def require_text(self, *, enum: bool = False) -> None:
-        if self.type not in _COLUMN_TYPES and not (enum and self.is_enum):
-            raise Broken(
-                f"the column {quoted(self.name)} has the type {self.type_sql}, not text; "
-                "numbers lose leading zeros: change the column to text and load the users again"
-            )
 
 
 class Result(NamedTuple):
@@ -169,10 +162,10 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
     # Behind a pooler, setting the path takes time. Lookups need the path for the operator's queries
     # and functions, and for the operators of citext.
     needs_path = queries or repeated or "citext" in "".join(sql.values())
-    lookups = replace(lookups, sql=sql, batch_sql=batch_sql, warnings=warnings, repeated=repeated)
+    path = path if needs_path else ""
     known = {each for each in before.servers if each.startswith(f"{connection.address} ")}
     servers = {*known, connection.server}
-    return replace(lookups, search_path=path if needs_path else "", servers=servers)
+    return Lookups(sql, batch_sql, warnings, repeated, path, lookups.relation, servers)
 
 
 async def _of_table(
@@ -217,7 +210,6 @@ async def _explain(connection: Connection, sql: str, value: str | list[str]) -> 
 
 
 def _reads_all(node: Mapping[str, Any]) -> bool:
-    """Return whether a plan reads a whole table."""
     scan = str(node["Node Type"])
     by_index = "Index" in scan and "Index Cond" not in node
     return scan == "Seq Scan" or by_index or any(map(_reads_all, node.get("Plans", ())))
@@ -269,11 +261,16 @@ async def read_columns(connection: Connection, options: PostgresOptions) -> dict
             hint = f" (did you mean {quoted(near[0])}?)" if near else ""
             there = ", ".join(map(quoted, columns)) or "none"
             raise Broken(f"{table} has no column {quoted(name)}{hint}; there are: {there}")
-    columns[names.nickname].require_text()
-    columns[names.card_number].require_text()
-    for name in (names.plan, names.profile_url or "profile_url"):
-        if name in columns:
-            columns[name].require_text(enum=True)
+    identifiers = (names.nickname, names.card_number)
+    for name in (*identifiers, names.plan, names.profile_url or "profile_url"):
+        column = columns.get(name)
+        if column is None or column.type in _COLUMN_TYPES:
+            continue
+        if name in identifiers or not column.is_enum:
+            raise Broken(
+                f"the column {quoted(name)} has the type {column.type_sql}, not text; "
+                "numbers lose leading zeros: change the column to text and load the users again"
+            )
     return columns
 
 

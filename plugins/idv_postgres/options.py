@@ -27,11 +27,6 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def quoted_table(table: str) -> str:
-    """Return ``name`` or ``schema.name`` quoted as SQL identifiers."""
-    return ".".join(map(quoted, table.split(".")))
-
-
 _ROLES = ("any", "primary", "standby", "prefer-standby", "read-write", "read-only")
 _HOST = r"(?:\[[^\[\]@/?#,]*\]|[^@/?#,:\[\]]*)(?::[0-9]{0,5})?"
 _URI = re.compile(
@@ -172,7 +167,7 @@ class PostgresOptions(BackendOptions):
 
     @property
     def quoted_table(self) -> str:
-        return quoted_table(self.table)
+        return ".".join(map(quoted, self.table.split(".")))
 
     @property
     def channel(self) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from idv_postgres.options import NOT_INSTALLED, PostgresOptions, quoted, quoted_table
+from idv_postgres.options import NOT_INSTALLED, PostgresOptions, quoted
 from tornado_idv import CommandTools, Exit, StartError
 
 _TIMEOUT = 10.0
@@ -89,14 +89,14 @@ END $idv$;
 
 def script(options: PostgresOptions) -> str:
     """Return the SQL for the backend's table, as one transaction. A second run changes nothing."""
-    columns, (schema, dot, base) = options.columns, options.table.rpartition(".")
+    columns, (*schema, base) = options.columns, options.table.split(".")
     names = {
         "table": options.quoted_table,
         "nickname": quoted(columns.nickname),
         "card": quoted(columns.card_number),
         "plan": quoted(columns.plan),
         "url": quoted(columns.profile_url or "profile_url"),
-        "function": quoted_table(f"{schema}{dot}{base}_notify"),
+        "function": ".".join(map(quoted, [*schema, f"{base}_notify"])),
         "channel": options.channel.replace("'", "''"),
         "name": options.quoted_table.replace("'", "''"),
         "most": _MAX_ROWS * 2,

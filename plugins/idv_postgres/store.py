@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import asyncpg
-from asyncpg.transaction import Transaction
 
 from idv_postgres.connection import Connection, Connector
 from idv_postgres.errors import is_disconnect, to_lookup_failed
@@ -135,7 +134,7 @@ class PostgresTransaction(UserTransaction):
             session.run(session.connection.execute(notify, self._notify.channel))
         with _mapped_errors(session.table):
             try:
-                session.runner.run(session.transaction.commit())
+                session.runner.run(session.connection.execute("COMMIT"))
                 UserStore.ignore_signals()
             except BaseException as error:  # a signal, too
                 if isinstance(error, asyncpg.PostgresError) and not is_disconnect(error):
@@ -174,7 +173,6 @@ class _Session:
 
     runner: asyncio.Runner
     connection: Connection
-    transaction: Transaction
     table: str
     columns: dict[str, Column]
 
@@ -202,18 +200,17 @@ def _session(options: PostgresOptions, *, readonly: bool = False) -> Iterator[_S
         # during COPY, a ROLLBACK cannot be sent, and its error would hide the signal.
         with connection:
             # In other isolation levels, statements after the lock would see older rows.
-            transaction = connection.transaction(isolation="read_committed", readonly=readonly)
+            begin = f"BEGIN ISOLATION LEVEL READ COMMITTED{' READ ONLY' if readonly else ''}"
 
             async def start() -> dict[str, Column]:
                 async with asyncio.timeout(_CONNECT_TIMEOUT):
-                    await transaction.start()
-                    await connection.execute(_SETTINGS)
+                    await connection.execute(f"{begin}; {_SETTINGS}")
                 return await read_columns(connection, options)
 
             with _mapped_errors(table):
                 columns = runner.run(start())
             try:
-                yield _Session(runner, connection, transaction, table, columns)
+                yield _Session(runner, connection, table, columns)
                 if readonly:
                     runner.run(_close(connection))
             finally:
