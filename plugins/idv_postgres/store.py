@@ -143,7 +143,6 @@ class PostgresTransaction(UserTransaction):
                     "the server did not confirm the commit, and whether the users were changed "
                     "could not be determined; import them again"
                 ) from None
-        session.runner.run(_close(session.connection))
 
     def _apply(
         self, statement: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
@@ -211,16 +210,11 @@ def _session(options: PostgresOptions, *, readonly: bool = False) -> Iterator[_S
                 columns = runner.run(start())
             try:
                 yield _Session(runner, connection, table, columns)
-                if readonly:
-                    runner.run(_close(connection))
+                with suppress(Exception):  # an error at the close does not change the result
+                    runner.run(connection.close(timeout=_CLOSE_TIMEOUT))
             finally:
                 # After a signal, asyncio must not print the errors of the remaining task.
                 runner.get_loop().set_exception_handler(lambda *_: None)
-
-
-async def _close(connection: Connection) -> None:
-    with suppress(Exception):  # an error at the close does not change the result
-        await connection.close(timeout=_CLOSE_TIMEOUT)
 
 
 @contextmanager

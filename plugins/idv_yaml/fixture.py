@@ -178,19 +178,17 @@ class _Checker:
     def _field(self, item: dict[Any, Any], name: str, path: Steps, *, required: bool) -> str | None:
         pattern, wanted = _FIELDS[name]
         value = item.get(name)
-        if value is None:
-            if required:
-                self._report((*path, name), "missing")
-            return None
-        if not isinstance(value, yaml_loader.Text):
-            self._report((*path, name), "must be text, not a list or mapping")
-            return None
-        # Encoders refuse subclasses of str, so the value becomes a plain str.
-        text = str(value.removeprefix("@") if name == "nickname" else value)
-        if not (text.strip() and pattern.fullmatch(text)):
+        if isinstance(value, yaml_loader.Text):
+            # Encoders refuse subclasses of str, so the value becomes a plain str.
+            text = str(value.removeprefix("@") if name == "nickname" else value)
+            if text.strip() and pattern.fullmatch(text):
+                return text
             self._report((*path, name), wanted if text.strip() else "empty")
-            return None
-        return text
+        elif value is not None:
+            self._report((*path, name), "must be text, not a list or mapping")
+        elif required:
+            self._report((*path, name), "missing")
+        return None
 
     def _reject_duplicate(self, query: Query, name: str, path: tuple[str, int]) -> None:
         first = self._firsts.setdefault(query, path[1])
