@@ -19,7 +19,7 @@ import aiosqlite
 from idv_sqlite import table
 from idv_sqlite.errors import mapped_errors, to_lookup_failed
 from idv_sqlite.options import SqliteOptions
-from idv_sqlite.reader import Reader, connect
+from idv_sqlite.reader import Reader, connect, restrict
 from tornado_idv import Broken, ByNickname, FileSignature, Query, Step, Unavailable, User
 
 CHECKED_SIZE = 64 * 1024**2
@@ -67,8 +67,8 @@ class OpenFile:
             raise Unavailable("the file is empty")
         with mapped_errors(to_lookup_failed):
             async with AsyncExitStack() as stack:
-                watcher = await connect(path)
-                stack.push_async_callback(watcher.close)
+                watcher = await stack.enter_async_context(connect(path))
+                await restrict(watcher)
                 if before.size <= CHECKED_SIZE:
                     ((verdict,),) = await watcher.execute_fetchall("PRAGMA quick_check(1)")
                     if verdict != "ok":
@@ -76,8 +76,7 @@ class OpenFile:
                 users = await table.inspect(watcher, options)
                 readers = []
                 for _ in range(options.readers):
-                    readers.append(Reader(await connect(path)))
-                    stack.push_async_callback(readers[-1].close)
+                    readers.append(Reader(await stack.enter_async_context(connect(path))))
                     await readers[-1].prepare()
                 file = cls(options, path.resolve(), users, readers, watcher)
                 await file.compare_indexes(every_row=before.size <= CHECKED_SIZE)

@@ -36,21 +36,16 @@ _STEPS = 10_000
 logging.getLogger("aiosqlite").setLevel(logging.INFO)
 
 
-async def connect(path: Path) -> aiosqlite.Connection:
-    """Open a file for reading. Each statement waits up to `BUSY_TIMEOUT` for a lock.
+def connect(path: Path) -> aiosqlite.Connection:
+    """Return a connection for reading. Each statement waits up to `BUSY_TIMEOUT` for a lock."""
+    uri = uri_of(path, read_only=True)
+    return aiosqlite.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT)
 
-    Raises `sqlite3.Error`, and then leaves no thread behind.
-    """
-    connection = await aiosqlite.connect(
-        uri_of(path, read_only=True), uri=True, isolation_level=None, timeout=BUSY_TIMEOUT
-    )
-    try:
-        await connection.execute_fetchall("PRAGMA query_only = ON")
-        await connection.execute_fetchall("PRAGMA trusted_schema = OFF")
-    except BaseException:
-        await connection.close()
-        raise
-    return connection
+
+async def restrict(connection: aiosqlite.Connection) -> None:
+    """Forbid writes, and functions and virtual tables that are unsafe in a view."""
+    await connection.execute_fetchall("PRAGMA query_only = ON")
+    await connection.execute_fetchall("PRAGMA trusted_schema = OFF")
 
 
 _Request: TypeAlias = "tuple[Sequence[Value], asyncio.Future[list[Row]]]"
@@ -75,6 +70,7 @@ class Reader:
 
     async def prepare(self) -> None:
         """Prepare the connection for lookups. Raises `sqlite3.Error`."""
+        await restrict(self.connection)
         # The first statement opens the -wal file: here, not in the first lookup.
         await self.connection.execute_fetchall("PRAGMA schema_version")
         await self.connection.execute_fetchall("PRAGMA busy_timeout = 0")
