@@ -42,12 +42,6 @@ def connect(path: Path) -> aiosqlite.Connection:
     return aiosqlite.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT)
 
 
-async def restrict(connection: aiosqlite.Connection) -> None:
-    """Forbid writes, and functions and virtual tables that are unsafe in a view."""
-    await connection.execute_fetchall("PRAGMA query_only = ON")
-    await connection.execute_fetchall("PRAGMA trusted_schema = OFF")
-
-
 _Request: TypeAlias = "tuple[Sequence[Value], asyncio.Future[list[Row]]]"
 """A queued lookup: its parameters, and the future for its rows."""
 
@@ -70,7 +64,7 @@ class Reader:
 
     async def prepare(self) -> None:
         """Prepare the connection for lookups. Raises `sqlite3.Error`."""
-        await restrict(self.connection)
+        await self.connection.execute_fetchall("PRAGMA trusted_schema = OFF")
         # The first statement opens the -wal file: here, not in the first lookup.
         await self.connection.execute_fetchall("PRAGMA schema_version")
         await self.connection.execute_fetchall("PRAGMA busy_timeout = 0")
