@@ -62,10 +62,9 @@ class LdapBackend(Backend[LdapOptions]):
                 require_file(file)  # errors of libldap do not name the file
         try:
             await self._pool.open()
-        except Refused as error:
-            raise DegradedStartError(f"backend {self.name}: {error.reason}") from None
         except LookupFailed as error:
-            raise StartError(f"backend {self.name}: {error.reason}") from None
+            kind = DegradedStartError if isinstance(error, Refused) else StartError
+            raise kind(f"backend {self.name}: {error.reason}") from None
         with suppress(TimeoutError):  # a slow search must not delay the start
             await asyncio.wait_for(self._warn_of_unseen(), self.options.connect_timeout)
 

@@ -62,17 +62,16 @@ class ConnectionPool:
         If no server can be reached, log an error and retry in the background. If a server rejects
         the credentials, raise `Refused` and retry in the background, too.
         """
-        refused = None
         try:
             self._open.append(await self._connect())
         except Unavailable as error:
             self._report(error)
         except Refused as error:
-            self._failure = refused = error
+            self._failure = error
         kept = [*self._open, *[None] * _COUNT][:_COUNT]
         self._keepers = [asyncio.create_task(self._keep(each)) for each in kept]
-        if refused is not None:
-            raise refused
+        if isinstance(self._failure, Refused):
+            raise self._failure
 
     async def search(self, find: Callable[[BoundConnection], Awaitable[_T]]) -> tuple[str, _T]:
         """Search the server in use, on its connection with the fewest running searches.

@@ -52,6 +52,7 @@ class RedisBackend(Backend[RedisOptions]):
         try:
             async with asyncio.timeout(_START_TIMEOUT):
                 self.problem = await self._check()
+            self._is_checked = True
         except Broken as error:
             await self._client.close()
             raise StartError(f"backend {self.name}: {error.reason}") from None
@@ -59,16 +60,12 @@ class RedisBackend(Backend[RedisOptions]):
             self.problem = f"{error.reason}; lookups connect again"
         except TimeoutError:
             self.problem = "the server did not respond in time"
-        else:
-            self._is_checked = True
         if self.problem is not None:
             _log.error("backend %s: %s", self.name, self.problem)
 
     async def find(self, query: Query, steps: list[Step] | None = None) -> User | None:
         """Look the user up. Return ``None`` only if the server has certainly lost no users."""
-        user = await self._find(query, steps)
-        if user is None:
-            user = await self._confirm(query, steps)
+        user = await self._find(query, steps) or await self._confirm(query, steps)
         self.problem = None
         return user
 
@@ -148,25 +145,23 @@ class RedisBackend(Backend[RedisOptions]):
 
     async def _find(self, query: Query, steps: list[Step] | None) -> User | None:
         if isinstance(query, ByNickname):
-            return await self._read(query.nickname, steps)
+            return await self._read(query, steps)
         value = await self._execute(steps, "GET", self._key(query))
         if value is None:
             return None
         named = ByNickname(self._fold(_text(value)))
-        user = await self._read(named.nickname, steps)
-        if user is None:
-            user = await self._confirm(named, steps)
+        user = await self._read(named, steps) or await self._confirm(named, steps)
         if user is None or user.card_number != query.card_number:
             raise Broken("the key of a card number names a user with another card number")
         return user
 
-    async def _read(self, nickname: str, steps: list[Step] | None) -> User | None:
+    async def _read(self, query: ByNickname, steps: list[Step] | None) -> User | None:
         """Return the user with a nickname. Raises `Broken` if the hash has another nickname."""
-        record = await self._execute(steps, "HGETALL", self._key(ByNickname(nickname)))
+        record = await self._execute(steps, "HGETALL", self._key(query))
         if not record:
             return None
         user = _to_user({_text(name): value for name, value in record.items()})
-        if self._fold(user.nickname) != nickname:
+        if self._fold(user.nickname) != query.nickname:
             raise Broken("the nickname in the hash of a user differs from the key")
         return user
 

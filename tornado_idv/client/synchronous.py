@@ -72,7 +72,7 @@ class Client(BaseClient[User | None, User]):
     async def _exchange(self, lookup: Lookup, fields: dict[str, str], *, is_new: bool) -> Found:
         kept = None if is_new else self._kept_socket()
         try:
-            sock = kept or _connect(self._host, self._port, self._tls, lookup.remaining)
+            sock = kept or self._connect(lookup.remaining)
             return self._send(lookup, fields, _Stream(sock, lookup))
         except (OSError, UnicodeError) as error:
             is_closed = isinstance(error, (ConnectionError, ssl.SSLEOFError))
@@ -117,18 +117,35 @@ class Client(BaseClient[User | None, User]):
                 sock.close()
         return None
 
+    def _connect(self, remaining: Callable[[], float]) -> socket.socket:
+        """Connect to the first address that accepts. Divide the remaining time among them."""
+        addresses = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        for parts, (*kind, _, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
+            sock = socket.socket(*kind)
+            try:
+                _bounded(sock, remaining() / parts).connect(address)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._tls is None:
+                    return sock
+                bounded = _bounded(sock, remaining())
+                return self._tls.wrap_socket(bounded, server_hostname=self._host)
+            except OSError:
+                sock.close()
+                if parts == 1:
+                    raise
+        raise OSError("the host name has no address")
+
 
 class _Stream(io.RawIOBase):
     """A socket for an `HTTPConnection`. Each read or write ends at the lookup's deadline."""
 
     def __init__(self, sock: socket.socket, lookup: Lookup) -> None:
         self.socket = sock
-        self._remaining = lookup.remaining
-        self._size = 2 * lookup.max_body  # includes the head and interim responses
+        self._lookup = lookup
         self.received = bytearray()
 
     def sendall(self, data: bytes) -> None:
-        _bounded(self.socket, self._remaining()).sendall(data)
+        _bounded(self.socket, self._lookup.remaining()).sendall(data)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         return io.BufferedReader(self)
@@ -137,9 +154,9 @@ class _Stream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        length = _bounded(self.socket, self._remaining()).recv_into(buffer)
+        length = _bounded(self.socket, self._lookup.remaining()).recv_into(buffer)
         self.received += buffer[:length]
-        if len(self.received) > self._size:
+        if len(self.received) > 2 * self._lookup.max_body:  # also counts heads
             raise HTTPException
         return length
 
@@ -155,26 +172,6 @@ def _is_quiet(sock: socket.socket) -> bool:
     except OSError as error:
         return isinstance(error, (BlockingIOError, ssl.SSLWantReadError))
     return False
-
-
-def _connect(
-    host: str, port: int, tls: ssl.SSLContext | None, remaining: Callable[[], float]
-) -> socket.socket:
-    """Connect to the first address that accepts. Divide the remaining time among the addresses."""
-    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for parts, (*kind, _, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
-        sock = socket.socket(*kind)
-        try:
-            _bounded(sock, remaining() / parts).connect(address)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if tls is None:
-                return sock
-            return tls.wrap_socket(_bounded(sock, remaining()), server_hostname=host)
-        except OSError:
-            sock.close()
-            if parts == 1:
-                raise
-    raise OSError("the host name has no address")
 
 
 def _bounded(sock: socket.socket, seconds: float) -> socket.socket:
