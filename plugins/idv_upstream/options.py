@@ -77,16 +77,16 @@ class UpstreamOptions(BackendOptions):
     @model_validator(mode="before")
     @classmethod
     def _fill_in_native(cls, given: Any) -> Any:
-        own = ("by_nickname", "by_card", "response", "status")
-        if isinstance(given, dict) and "endpoints" in given:
+        if not isinstance(given, dict):
+            return given
+        if "endpoints" in given:
             raise ValueError(
                 "the option endpoints was removed, because one endpoint may lack a user; write the "
                 "base_url of a load balancer, or one backend for each endpoint, and write "
                 "on_unavailable: continue in all these backends except the last"
             )
-        if not isinstance(given, dict) or any(given.get(name) is not None for name in own):
-            return given
-        if not given.get("base_url"):
+        own = ("by_nickname", "by_card", "response", "status")
+        if not given.get("base_url") or any(given.get(name) is not None for name in own):
             return given
         return {**given, "echo_header": given.get("echo_header") or "X-IDV-Request-ID", **_NATIVE}
 

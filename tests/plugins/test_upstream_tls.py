@@ -232,7 +232,7 @@ async def test_unusable_files_are_start_errors(authority: trustme.CA, folder: Fo
     ]
     for members, reported in wrong:
         with pytest.raises(StartError) as caught:
-            await Tls(options(**members), "crm").open()
+            await Tls(options(**members), "crm", Ticker()).open()
         assert str(caught.value).startswith(reported)
 
 
@@ -296,7 +296,7 @@ async def test_tls_older_than_1_2_is_not_used(
         return context
 
     monkeypatch.setattr(ssl, "create_default_context", lenient)
-    tls = Tls(options(ca_file=folder.ca(authority)), "crm")
+    tls = Tls(options(ca_file=folder.ca(authority)), "crm", Ticker())
     await tls.open()
     assert tls.context().minimum_version == ssl.TLSVersion.TLSv1_2
 

@@ -2,7 +2,6 @@
 
 import logging
 import ssl
-import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -49,9 +48,7 @@ class TlsOptions(Options):
 class Tls:
     """The SSL context of one backend. The function ``timer`` returns a time in seconds."""
 
-    def __init__(
-        self, options: TlsOptions, name: str, timer: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, options: TlsOptions, name: str, timer: Callable[[], float]) -> None:
         self._options = options
         self._name = name
         self._timer = timer
@@ -91,14 +88,12 @@ class Tls:
 
 
 def _context(options: TlsOptions) -> ssl.SSLContext:
-    if options.ca_file is None:
-        context = ssl.create_default_context()
-    else:
+    if options.ca_file is not None:
         require_file(options.ca_file)  # errors of the TLS library do not name the file
-        try:
-            context = ssl.create_default_context(cafile=options.ca_file)
-        except OSError:
-            raise StartError(f"{options.ca_file}: no certificates in PEM form") from None
+    try:
+        context = ssl.create_default_context(cafile=options.ca_file)
+    except OSError:
+        raise StartError(f"{options.ca_file}: no certificates in PEM form") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # the system may allow older versions
     if options.cert_file is not None:
         load_certificate(context, options.cert_file, options.key_file)
