@@ -67,16 +67,17 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         """
         responses: list[Response] = []
         try:
-            result = await self._look_up(query, responses)
+            user = await self._look_up(query, responses, on_new=False)
         except AnotherUser:
             if self._is_certain(responses):
                 raise
         else:
             # The requested value in a response shows that it belongs to this request.
-            is_echoed = self.options.mapping.check_echo and _user(result) is not None
+            is_echoed = self.options.mapping.check_echo and user is not None
             if is_echoed or self._is_certain(responses):
-                return result
-        return await self._look_up(query, [], on_new=True)
+                return self.reader.limited(user, *responses)
+        user = await self._look_up(query, responses, on_new=True)
+        return self.reader.limited(user, *responses)
 
     async def find_canary(self, query: Query) -> User | BackendResult | None:
         """Look the canary up with request headers that bypass caches.
@@ -107,24 +108,24 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         return not self.options.confirm_not_found or all(each.is_certain for each in responses)
 
     async def _look_up(
-        self, query: Query, responses: list[Response], *, on_new: bool = False
-    ) -> User | BackendResult | None:
-        """Send the request and, with the option ``then``, a second request with the user's id."""
+        self, query: Query, responses: list[Response], *, on_new: bool
+    ) -> User | None:
+        """Send the request and, with ``then``, a second request. Put both into ``responses``."""
         first, *second = self.templates[type(query)]
         value = query.text.removeprefix("@")
         if not second:
-            responses.append(await self._send(first.render(value), on_new=on_new))
+            responses[:] = [await self._send(first.render(value), on_new=on_new)]
             return self.reader.read(query, responses[0])
         # A user who is removed and added again between the requests has a new id: repeat both.
         for is_new in (on_new, True):
             responses[:] = [await self._send(first.render(value), on_new=is_new)]
             user_id = self.reader.read_id(query, responses[0])
             if user_id is None:
-                return self.reader.limited(None, responses[0])
+                return None
             responses.append(await self._send(second[0].render(user_id), on_new=is_new))
-            result = self.reader.read(query, *reversed(responses))
-            if _user(result) is not None:
-                return result
+            user = self.reader.read(query, responses[1])
+            if user is not None:
+                return user
         raise Unavailable("the first response has an id, but the second has no user with this id")
 
     async def _send(self, request: Request, *, on_new: bool) -> Response:
@@ -150,7 +151,3 @@ class UpstreamBackend(Backend[UpstreamOptions]):
 
     async def close(self) -> None:
         await self.sender.close()
-
-
-def _user(result: User | BackendResult | None) -> User | None:
-    return result.user if isinstance(result, BackendResult) else result

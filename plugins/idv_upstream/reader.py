@@ -68,15 +68,9 @@ class ResponseReader:
         self.mapper = ResponseMapper(self._mapping, folds_nicknames=options.folds_nicknames)
         self._error = None if self._mapping.error is None else Expression(self._mapping.error)
 
-    def read(
-        self, query: Query, response: Response, *earlier: Response
-    ) -> User | BackendResult | None:
-        """Return the result of a lookup. Raises `Unavailable` or `Broken`.
-
-        The headers of ``earlier`` responses of the same lookup may also shorten the cache time.
-        """
-        user = self._mapped(self.mapper.user, query, response)
-        return self.limited(user, response, *earlier)
+    def read(self, query: Query, response: Response) -> User | None:
+        """Return the user, or ``None`` for "not found". Raises `LookupFailed`."""
+        return self._mapped(self.mapper.user, query, response)
 
     def read_id(self, query: Query, response: Response) -> str | None:
         """Return the id for a second request, ``None`` for "not found". Raises `LookupFailed`."""
@@ -115,8 +109,7 @@ class ResponseReader:
     ) -> _Result | None:
         """Map the body of a response by ``read``. Add the upstream's message to a failure."""
         try:
-            is_read = self._is_read(response)
-            return read(query, self.document(response)) if is_read else None
+            return read(query, self.document(response)) if self._is_read(response) else None
         except LookupFailed as failure:
             with suppress(LookupFailed):
                 if self._error is not None and response.body:

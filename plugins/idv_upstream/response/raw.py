@@ -14,6 +14,7 @@ from tornado_idv import Broken, Unavailable, strict_json
 MAX_BODY = 64 * 1024
 """Maximum size of a body in bytes, before and after decompression. A longer body is `Broken`."""
 
+TOO_LONG = f"a response of more than {MAX_BODY} bytes"
 _CORRUPT = "a compressed response that is damaged"
 
 MAX_RETRY_AFTER = 60.0
@@ -41,7 +42,7 @@ def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
     if not body and not ("Content-Length" in headers or "Transfer-Encoding" in headers):
         raise Unavailable("the response was cut short")
     if len(body) > MAX_BODY:
-        raise too_long()
+        raise Broken(TOO_LONG)
     coding = headers.get("Content-Encoding", "identity").lower()
     if coding == "identity":
         return body
@@ -53,7 +54,7 @@ def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
     except zlib.error:
         raise Broken(_CORRUPT) from None
     if len(content) > MAX_BODY:
-        raise too_long()
+        raise Broken(TOO_LONG)
     if not stream.eof or stream.unused_data:
         raise Broken(_CORRUPT)
     return content
@@ -90,7 +91,3 @@ def _date(text: str) -> datetime | None:
     except (ValueError, OverflowError):
         return None
     return date if date.tzinfo else date.replace(tzinfo=UTC)
-
-
-def too_long() -> Broken:
-    return Broken(f"a response of more than {MAX_BODY} bytes")

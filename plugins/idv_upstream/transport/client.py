@@ -18,7 +18,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from idv_upstream.request.template import Request
-from idv_upstream.response.raw import MAX_BODY, Response, decode_body, too_long
+from idv_upstream.response.raw import MAX_BODY, TOO_LONG, Response, decode_body
 from idv_upstream.transport.tls import Tls
 from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 
@@ -178,9 +178,9 @@ def _bound_responses(connector: aiohttp.BaseConnector) -> None:
             if self._left < 0:
                 payload = getattr(self, "_payload", None)
                 self.close()
-                self.set_exception(too_long())
+                self.set_exception(Broken(TOO_LONG))
                 if payload is not None:
-                    payload.set_exception(too_long())
+                    payload.set_exception(Broken(TOO_LONG))
 
     connector._factory = partial(Bounded, *factory.args, **factory.keywords)  # type: ignore[assignment]  # noqa: SLF001
 
