@@ -57,9 +57,8 @@ class LdapBackend(Backend[LdapOptions]):
         If no server can be reached, log an error and retry in the background.
         """
         tls = self.options.tls
-        for file in (tls.ca_file, tls.cert_file, tls.key_file):
-            if file is not None:
-                require_file(file)  # errors of libldap do not name the file
+        for file in filter(None, (tls.ca_file, tls.cert_file, tls.key_file)):
+            require_file(file)  # errors of libldap do not name the file
         try:
             await self._pool.open()
         except LookupFailed as error:

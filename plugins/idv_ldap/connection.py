@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from idv_ldap.entries import EntryMapper
-from idv_ldap.errors import REFUSED, Ambiguous, explain_refusal, ldap, to_lookup_failed
+from idv_ldap.errors import REFUSED, Ambiguous, ldap, to_lookup_failed
 from idv_ldap.options import LdapOptions
 from idv_ldap.refusals import REFUSALS, Refused
 from idv_ldap.server import Attributes, Types, check_loaded, identify, read_types, select
@@ -60,7 +60,7 @@ def connect(options: LdapOptions, uri: str, *, is_replica: bool | None) -> Bound
                 else:
                     handle.simple_bind_s(bind.dn, bind.password.get_secret_value())
             except REFUSED as error:
-                raise Refused(f"{uri}: {explain_refusal(error)}") from None
+                raise Refused(f"{uri}: {to_lookup_failed(error).reason}") from None
     except (ldap.CONNECT_ERROR, ldap.SERVER_DOWN):
         if refusal is not None:
             raise Broken(f"the certificate is refused: {refusal}") from None
@@ -231,10 +231,12 @@ class BoundConnection:
                     return
             except ldap.LDAPError as error:
                 # python-ldap raises errors of single searches here, with the number of the search.
-                result, number = error, _number_of(error)
-                if number is None:
+                details = error.args[0] if error.args else None
+                number = details.get("msgid", 0) if isinstance(details, dict) else 0
+                if number <= 0:
                     self.lose(to_lookup_failed(error))
                     return
+                result = error
             self._received += 1
             future = self._pending.get(number)
             if future is None or future.done():
@@ -243,9 +245,3 @@ class BoundConnection:
                 future.set_exception(result)
             else:
                 future.set_result(result)
-
-
-def _number_of(error: Exception) -> int | None:
-    details = error.args[0] if error.args else None
-    number = details.get("msgid") if isinstance(details, dict) else None
-    return number if isinstance(number, int) and number > 0 else None

@@ -15,7 +15,7 @@ import ldap.filter
 
 from tornado_idv import Broken, LookupFailed, Unavailable
 
-__all__ = ["REFUSED", "Ambiguous", "explain_refusal", "ldap", "to_lookup_failed"]
+__all__ = ["REFUSED", "Ambiguous", "ldap", "to_lookup_failed"]
 _UNAVAILABLE: dict[type[Exception], str] = {
     ldap.ADMINLIMIT_EXCEEDED: "the search exceeded a limit of the server: an index may be missing",
     ldap.BUSY: "the server is busy",
@@ -55,14 +55,11 @@ REFUSED = (
 """Errors of a bind with wrong credentials or a locked account. Each server uses some of them."""
 
 
-def explain_refusal(error: Exception) -> str:
-    """Return the reason for an error of `REFUSED`, including the code of Active Directory."""
-    code = re.search(r"AcceptSecurityContext error, (data [0-9a-f]+)", str(error))
-    return to_lookup_failed(error).reason + (f" ({code[1]})" if code else "")
-
-
 def to_lookup_failed(error: Exception) -> LookupFailed:
-    """Return the `Unavailable` or `Broken` for an error of python-ldap."""
+    """Return the `Unavailable` or `Broken` for an error of python-ldap.
+
+    If Active Directory refuses a bind, the reason includes its code, such as ``data 52e``.
+    """
     if isinstance(error, LookupFailed):
         return error
     if isinstance(error, ldap.SIZELIMIT_EXCEEDED):
@@ -74,4 +71,6 @@ def to_lookup_failed(error: Exception) -> LookupFailed:
         return Unavailable(_UNAVAILABLE[kind])
     if reason := _UNAVAILABLE.get(type(error)):
         return Unavailable(reason)
-    return Broken(_BROKEN.get(type(error)) or f"the server responded with {type(error).__name__}")
+    reason = _BROKEN.get(type(error)) or f"the server responded with {type(error).__name__}"
+    code = re.search(r"AcceptSecurityContext error, (data [0-9a-f]+)", str(error))
+    return Broken(f"{reason} ({code[1]})" if code else reason)

@@ -52,8 +52,7 @@ class Tls:
         self._options = options
         self._name = name
         self._timer = timer
-        files = (options.ca_file, options.cert_file, options.key_file)
-        self._files = [file for file in files if file is not None]
+        self._files = [*filter(None, (options.ca_file, options.cert_file, options.key_file))]
         self._context: ssl.SSLContext
 
     async def open(self) -> None:
