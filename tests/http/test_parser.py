@@ -1,5 +1,6 @@
-"""The request parser: heads and bodies out of bytes in any pieces."""
+"""The request parser: heads, bodies and chunks out of bytes in any pieces."""
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tornado_idv.http.head import HttpError
-from tornado_idv.http.parser import MAX_HEAD, RequestParser
+from tornado_idv.http.parser import MAX_HEAD, ChunkedBody, RequestParser
 
 FIRST = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = b"POST /b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"
@@ -67,3 +68,121 @@ def test_long_head_gets_the_same_status_in_any_segmentation(
     with pytest.raises(HttpError) as error:
         requests(parser, *(data[at : at + size] for at in range(0, len(data), size)))
     assert error.value.status == status
+
+
+MAX_BODY = 64
+NEXT = b"GET / HTTP/1.1\r\n"
+PRINTABLE = st.text(
+    st.characters(min_codepoint=32, max_codepoint=126) | st.just("\t"), max_size=20
+).map(str.encode)
+TRAILERS = st.lists(
+    st.tuples(st.sampled_from([b"X-Sum", b"Content-Length", b"transfer-encoding"]), PRINTABLE),
+    max_size=3,
+)
+CHUNKS = st.lists(
+    st.tuples(st.binary(min_size=1, max_size=8), st.none() | PRINTABLE, st.integers(0, 4)),
+    max_size=8,
+)
+
+
+def pieces_of(data: bytes, cuts: Iterable[int]) -> list[bytes]:
+    at = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[begin:end] for begin, end in pairwise(at)]
+
+
+def take(pieces: Iterable[bytes], max_body: int = MAX_BODY) -> tuple[bytes | None, bytes]:
+    """The body, if it has ended, and what is left over; pieces come one by one."""
+    body, buffer, ended = ChunkedBody(max_body), bytearray(), False
+    for piece in pieces:
+        buffer += piece
+        ended = ended or body.take(buffer)
+    return bytes(body.content) if ended else None, bytes(buffer)
+
+
+@given(CHUNKS, TRAILERS, st.none() | PRINTABLE, st.lists(st.integers(0, 1000), max_size=6))
+def test_body_split_anywhere_is_complete(
+    chunks: list[tuple[bytes, bytes | None, int]],
+    trailers: list[tuple[bytes, bytes]],
+    last: bytes | None,
+    cuts: list[int],
+) -> None:
+    """Whatever the extensions and trailers say; what follows is left for the next request."""
+    data = b"".join(
+        b"%0*x%s\r\n%s\r\n" % (zeros, len(chunk), b"" if more is None else b";" + more, chunk)
+        for chunk, more, zeros in chunks
+    )
+    data += b"00%s\r\n" % (b"" if last is None else b";" + last)
+    data += b"".join(b"%s:%s\r\n" % trailer for trailer in trailers) + b"\r\n"
+    whole = b"".join(chunk for chunk, _, _ in chunks)
+    assert take(pieces_of(data + NEXT, cuts)) == (whole, NEXT)
+    assert take(bytes([byte]) for byte in data) == (whole, b"")
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"0", b"5", b"\r\n", b"\r", b"\n", b"hello", b";", b":", b"F" * 9, b"a"])
+        | st.binary(max_size=3)
+    ).map(b"".join),
+    st.lists(st.integers(0, 1000), max_size=4),
+)
+def test_no_bytes_are_too_much(data: bytes, cuts: list[int]) -> None:
+    """They are taken or refused, alike however they are cut, and bounded."""
+
+    def outcome(pieces: Iterable[bytes]) -> object:
+        try:
+            return take(pieces)[0]
+        except HttpError:
+            return HttpError
+
+    whole = outcome([data])
+    assert whole is HttpError or whole is None or len(whole) <= MAX_BODY  # type: ignore[arg-type]
+    assert outcome(pieces_of(data, cuts)) == whole
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"\r\n", 400),
+        (b"g\r\n", 400),
+        (b"+5\r\n", 400),
+        (b"0x5\r\n", 400),
+        (b"5 \r\n", 400),
+        (b"5;\0\r\n", 400),
+        (b"000000005\r\n", 400),
+        (b"5\nhello", 400),
+        (b"5\rhello", 400),
+        (b"5\r\nhello!\n", 400),
+        (b"5\r\nhello\r!", 400),
+        (b"5;" + b"x" * 300, 400),
+        (b"0\r\nno colon\r\n", 400),
+        (b"0\r\n folded: x\r\n", 400),
+        (b"0\r\nX-A: \0\r\n", 400),
+        (b"0\r\n" + b"X-A: y\r\n" * 171, 400),
+        (b"0\r\nX-A: y\n\r\n", 400),
+        (b"41\r\n", 413),
+        (b"40\r\n" + b"x" * 64 + b"\r\n1\r\n", 413),
+        (b"FFFFFFFF\r\n", 413),
+    ],
+)
+def test_invalid_chunk_is_rejected(data: bytes, code: int) -> None:
+    with pytest.raises(HttpError) as caught:
+        take([data])
+    assert caught.value.status == code
+
+
+def test_a_large_body_may_come_in_chunks_of_one_byte() -> None:
+    body = b"x" * 16 * 1024
+    data = b"1\r\nx\r\n" * len(body) + b"0\r\n\r\n"
+    assert take([data], max_body=len(body)) == (body, b"")
+
+
+@pytest.mark.parametrize("extension", [b"", b";" + b"x" * 200], ids=["sizes", "extensions"])
+def test_chunk_framing_counts_towards_a_limit(extension: bytes) -> None:
+    """It is reached after 16 KiB of sizes and extensions, whatever the size of the body."""
+    line = b"00000001" + extension
+    fit = 16 * 1024 // len(line)
+    chunks = (line + b"\r\nx\r\n") * fit
+    assert take([chunks + b"0\r\n\r\n"], max_body=1 << 20) == (b"x" * fit, b"")
+    with pytest.raises(HttpError) as caught:
+        take([chunks, line + b"\r\nx\r\n"], max_body=1 << 20)
+    assert caught.value.status == 413

@@ -1,4 +1,4 @@
-"""One process from start to stop, seen from inside; the real ones are in test_drain."""
+"""One process from start to stop, and the lag of its event loop; real ones are in test_drain."""
 
 import asyncio
 import logging
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.fakes.clock_and_backends import LoopClock
 from support.processes.process import eventually
 from support.processes.service import Client, load_configuration, write_config
 from tornado_idv.files import FileSignature
@@ -22,7 +23,8 @@ from tornado_idv.logs.handlers import FoldingHandler, LogOutput
 from tornado_idv.logs.writer import LogWriter
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query
-from tornado_idv.service.run import run
+from tornado_idv.service.part import background
+from tornado_idv.service.run import measure_lag, run
 from tornado_idv.service.service import Service
 from tornado_idv.web.access_log import AccessLog
 
@@ -134,3 +136,24 @@ def test_a_start_that_cancels_itself_is_no_stop(
     monkeypatch.setattr(Opening, "number", None)
     with pytest.raises(asyncio.CancelledError):
         serve(stop)
+
+
+async def test_longest_lag_is_counted_and_a_blocked_loop_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counters, clock = Counters(), LoopClock()
+    clock.stop()
+    async with background(measure_lag(counters)):
+        await clock.advance(0.0)  # the task starts
+        await clock.advance(0.4)
+        assert counters.max_lag == pytest.approx(0.3)
+        await clock.advance(1.09)
+        assert counters.max_lag == pytest.approx(0.99)
+        assert not caplog.records
+        await clock.advance(3.1)
+        assert counters.take_max_lag() == pytest.approx(3.0)
+        await clock.advance(0.1)
+        assert counters.max_lag < 0.01
+    assert caplog.messages == ["event loop was blocked for 3.0 s"]
+    await clock.advance(10.0)
+    assert counters.max_lag < 0.01  # nothing is measured after the end
