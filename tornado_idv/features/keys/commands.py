@@ -13,7 +13,7 @@ import click
 from tornado_idv.cli.common import RefusedError, examples, print_json, report, show
 from tornado_idv.cli.standard_streams import OutputError, print_message
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
-from tornado_idv.features.keys.editor import KeyEditor, KeyRecord, Token
+from tornado_idv.features.keys.editor import Change, KeyEditor, KeyRecord, Token
 from tornado_idv.features.keys.store import Target, as_record, create_option, on_store
 from tornado_idv.features.keys.transfer import export_keys, import_keys
 from tornado_idv.interfaces.command_tools import Exit, printable
@@ -175,10 +175,7 @@ def enable(target: Target, key_id: str) -> None:
 
 
 def _change(
-    target: Target,
-    command: str,
-    key_id: str,
-    change: Callable[[KeyEditor], tuple[KeyRecord, KeyRecord]],
+    target: Target, command: str, key_id: str, change: Callable[[KeyEditor], Change]
 ) -> None:
     with target.changing(command, [key_id]) as store:
         before, after = change(store)

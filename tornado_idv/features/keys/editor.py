@@ -70,6 +70,8 @@ class KeyRecord(Struct, frozen=True, gc=False):
         return "valid" if self.not_before is None or now >= self.not_before else "not valid yet"
 
 
+Change = tuple[KeyRecord, KeyRecord]
+"""A key before and after a change. If nothing was changed, both are equal."""
 COLUMNS = tuple(each for each in KeyRecord.__struct_fields__ if each not in ("tokens", "last_used"))
 """The columns of the database table ``keys``."""
 TIMES = ("not_before", "expires", "revoked", "last_used")
@@ -167,14 +169,11 @@ class KeyEditor(KeyStore):
             while batch := list(islice(remaining, _BATCH)):
                 self._add_batch(batch)
 
-    def rotate(
-        self, key_id: str, token: Token, *, overlap: float, expires: float | None
-    ) -> tuple[KeyRecord, KeyRecord]:
+    def rotate(self, key_id: str, token: Token, *, overlap: float, expires: float | None) -> Change:
         """Add a token. The older tokens expire ``overlap`` seconds after its creation.
 
         Unless ``expires`` is ``None``, it is the new expiry of the key. It does not prolong older
-        tokens. Tokens that expired more than 30 days ago are removed. Returns the key before and
-        after the change. Raises `KeyStoreError`.
+        tokens. Tokens that expired more than 30 days ago are removed. Raises `KeyStoreError`.
         """
         with self._database.writing():
             before = self._find(key_id)
@@ -192,11 +191,8 @@ class KeyEditor(KeyStore):
             self.add([after], replaced=[key_id])
         return before, after
 
-    def revoke(self, key_id: str, now: float) -> tuple[KeyRecord, KeyRecord]:
-        """Revoke a key permanently. Return the key before and after the change.
-
-        If the key was revoked already, both are equal.
-        """
+    def revoke(self, key_id: str, now: float) -> Change:
+        """Revoke a key permanently, unless it was revoked already."""
         with self._database.writing():
             before = after = self._find(key_id)
             if before.revoked is None:
@@ -204,11 +200,8 @@ class KeyEditor(KeyStore):
                 self.add([after], replaced=[key_id])
         return before, after
 
-    def set_disabled(self, key_id: str, *, disabled: bool) -> tuple[KeyRecord, KeyRecord]:
-        """Disable or enable a key. Return the key before and after the change.
-
-        Raises `KeyStoreError` for a revoked key.
-        """
+    def set_disabled(self, key_id: str, *, disabled: bool) -> Change:
+        """Disable or enable a key. Raises `KeyStoreError` for a revoked key."""
         with self._database.writing():
             before = after = self._find(key_id)
             if before.revoked is not None:
