@@ -19,7 +19,6 @@ from tornado_idv import Broken
 
 MIN_CONNECT_TIMEOUT = 1.0
 """Maximum seconds to connect to one host, unless the option ``timeout`` is longer."""
-_CLOSE_TIMEOUT = 1.0
 _MAX_PREPARED = 16
 """Maximum number of prepared statements. A statement above this number replaces all others."""
 
@@ -190,7 +189,7 @@ class Pool:
 
     async def close(self) -> None:
         """Close all connections. Idle ones first send Terminate, so the server logs no error."""
-        idle = [connection.close(timeout=_CLOSE_TIMEOUT) for connection in self._idle]
+        idle = [connection.close(timeout=1.0) for connection in self._idle]
         await asyncio.gather(*idle, return_exceptions=True)
         self.terminate()
 

@@ -48,7 +48,6 @@ _KINDS = f"""{TREE.format(roots=_LOCKED)}
 SELECT min(oid::regclass::text) FILTER (WHERE relpersistence <> 'p' AND relkind <> 'p'),
   bool_or(relkind = 'f') FROM tree JOIN pg_class USING (oid)
 """  # noqa: S608 - constants
-_SAMPLE = 100
 Condition: TypeAlias = Callable[[str], str]
 """A function that returns the SQL to compare a column with an SQL expression."""
 
@@ -77,7 +76,7 @@ async def resolve(
     table, column = options.quoted_table, f"{quoted(options.columns.nickname)}::text"
     value = f'lower({column} COLLATE "C")' if options.folds_nicknames else column
     # This locks the relation. Its name cannot change until the end of the transaction.
-    rows = await connection.fetch(f"SELECT {value} FROM {table} LIMIT {_SAMPLE}")  # noqa: S608 - quoted
+    rows = await connection.fetch(f"SELECT {value} FROM {table} LIMIT 100")  # noqa: S608 - quoted
     oid, sql, others, server = await connection.fetchrow(_RELATION, table)
     relation = Relation(oid, sql, [row[0] for row in rows if row[0] is not None], server)
     if before is not None and before.sql != sql:

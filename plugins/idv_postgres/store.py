@@ -22,8 +22,6 @@ from tornado_idv import Broken, StoredRow, Unavailable, User, UserStore, UserTra
 T = TypeVar("T")
 
 _CONNECT_TIMEOUT = 10.0
-_CLOSE_TIMEOUT = 1.0
-_ROWS_AT_ONCE = 5000
 _ROWS_BETWEEN_PAUSES = 200
 _FIELDS = ("nickname", "card_number", "plan", "profile_url")
 # The transaction is idle while the list is compared. PostgreSQL 17 added transaction_timeout.
@@ -184,7 +182,7 @@ class _Session:
             return await (await self.connection.prepare(select)).cursor()
 
         cursor = self.run(open_cursor())
-        while rows := self.run(cursor.fetch(_ROWS_AT_ONCE)):
+        while rows := self.run(cursor.fetch(5000)):
             yield from rows
 
 
@@ -211,7 +209,7 @@ def _session(options: PostgresOptions, *, readonly: bool = False) -> Iterator[_S
             try:
                 yield _Session(runner, connection, table, columns)
                 with suppress(Exception):  # an error at the close does not change the result
-                    runner.run(connection.close(timeout=_CLOSE_TIMEOUT))
+                    runner.run(connection.close(timeout=1.0))
             finally:
                 # After a signal, asyncio must not print the errors of the remaining task.
                 runner.get_loop().set_exception_handler(lambda *_: None)

@@ -24,7 +24,6 @@ from tornado_idv import StartError, StoredRow, Unavailable, User, UserStore, Use
 
 _BUSY_TIMEOUT = 10.0
 """Maximum seconds to wait for another writer, or for readers at the commit."""
-_ROWS_AT_ONCE = 1000
 _CACHE = -40 * 1024
 """The size of SQLite's page cache. A negative number means KiB."""
 _NO_JOURNAL = "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF"
@@ -245,7 +244,7 @@ class SqliteTransaction(UserTransaction):
             names.append(self._key)
             rows = ((*row, number) for row, number in zip(rows, self._numbers, strict=False))
         values, rows, added = f"({', '.join('?' * len(names))})", iter(rows), 0
-        while chunk := list(islice(rows, _ROWS_AT_ONCE)):
+        while chunk := list(islice(rows, 1000)):
             inserted = ", ".join([values] * len(chunk))
             statement = f"INSERT INTO {self._table} ({', '.join(names)}) VALUES {inserted}"  # noqa: S608 - quoted
             added += self._run(statement, [tuple(chain.from_iterable(chunk))])
