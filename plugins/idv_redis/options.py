@@ -2,6 +2,7 @@
 
 import re
 import sys
+from contextlib import suppress
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
@@ -29,17 +30,14 @@ _URL = re.compile(
 def check_url(secret: SecretStr) -> SecretStr:
     """Return a valid URL unchanged. Raises `ValueError` without any part of an invalid URL."""
     text = secret.get_secret_value()
-    try:
-        valid = _URL.fullmatch(text) is not None and urlsplit(text).port != 0
-    except ValueError:
-        valid = False
-    if not valid:
-        raise ValueError(
-            "not a URL of a Redis server; write redis://user:password@host:6379/0, rediss:// for "
-            "TLS or unix:///path, and percent-encode special characters in the password (@ as %40, "
-            "/ as %2F)"
-        )
-    return secret
+    with suppress(ValueError):  # of `port`, for a port above 65535
+        if _URL.fullmatch(text) and urlsplit(text).port != 0:
+            return secret
+    raise ValueError(
+        "not a URL of a Redis server; write redis://user:password@host:6379/0, rediss:// for "
+        "TLS or unix:///path, and percent-encode special characters in the password (@ as %40, "
+        "/ as %2F)"
+    )
 
 
 def _secret(secret: SecretStr) -> SecretStr:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -194,13 +195,11 @@ class Lookup:
         """Return the JSON object of a response, or an empty one for any other body."""
         types = [each.partition(";")[0].strip() for each in fields("content-type", [])]
         is_plain = types == ["application/json"] and not fields("content-encoding", [])
-        if not is_plain or len(body) != self.body_length(fields):
-            return {}
-        try:
-            record = strict_json.loads(body)
-        except ValueError:
-            return {}
-        return record if isinstance(record, dict) else {}
+        if is_plain and len(body) == self.body_length(fields):
+            with suppress(ValueError):
+                record = strict_json.loads(body)
+                return record if isinstance(record, dict) else {}
+        return {}
 
 
 class Batch(Lookup):

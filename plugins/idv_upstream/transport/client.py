@@ -99,9 +99,8 @@ class _Resolver(AbstractResolver):
             call = self._calls[name] = DaemonThread("resolver")(socket.getaddrinfo, *name)
             # This retrieves the error, which asyncio would log if all requests were cancelled.
             call.add_done_callback(asyncio.Future.exception)
-        await asyncio.wait([call], timeout=CONNECT_TIMEOUT)
-        if not call.done():
-            raise TimeoutError
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            await asyncio.wait([call])
         try:
             found = call.result()
         except UnicodeError:  # the connector of aiohttp handles only `OSError`
