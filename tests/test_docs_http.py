@@ -9,7 +9,7 @@ import pytest
 
 from support.pages import ROOT, code_blocks, page
 from support.processes.service import Client, Service, serving
-from tornado_idv.limits.key_limits import Exceeded, Limit
+from tornado_idv.limits import Exceeded, Limit
 from tornado_idv.units import parse_rate
 from tornado_idv.web.errors import REASONS, rate_limited
 from tornado_idv.web.lookups import result_of_error
@@ -108,4 +108,4 @@ def test_response_over_a_limit_is_as_documented() -> None:
     limit = Limit("requests", parse_rate(re.findall("requests: (.*?) *#", text)[0]))
     status, fields = response.split("\n", 1)
     assert status == "HTTP/1.1 429 Too Many Requests"
-    assert result_of_error(rate_limited(Exceeded(limit, 1))).fields == fields.replace("\n", "\r\n")
+    assert result_of_error(rate_limited(Exceeded(limit, 0.2))).fields == fields.replace("\n", "\r\n")

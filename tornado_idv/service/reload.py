@@ -18,8 +18,7 @@ from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import ConfigError, IdvError, StartError, format_traceback
 from tornado_idv.files import FileSignature
 from tornado_idv.interfaces.hookspecs import Kinds
-from tornado_idv.limits.failed_auth import FailedAuthLimiter
-from tornado_idv.limits.key_limits import KeyLimiter
+from tornado_idv.limits import FailedAuthLimiter, KeyLimiter
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.options import APPLIED

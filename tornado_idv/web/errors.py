@@ -2,12 +2,13 @@
 
 import enum
 import json
+import math
 from collections.abc import Mapping
 
 from tornado.web import HTTPError
 
 from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, LookupFailed, UndeterminedKey
-from tornado_idv.limits.key_limits import Exceeded
+from tornado_idv.limits import Exceeded
 
 _FIELDS: Mapping[int, str] = {
     401: "Www-Authenticate: Bearer\r\n",  # the spelling is part of the contract
@@ -85,7 +86,7 @@ def rate_limited(exceeded: Exceeded) -> ApiException:
 
     Its header fields follow RFC 9110, section 10.2.3, and draft-ietf-httpapi-ratelimit-headers.
     """
-    name, rate, seconds = exceeded.limit.name, exceeded.limit.rate, exceeded.retry_after
+    name, rate, seconds = exceeded.limit.name, exceeded.limit.rate, math.ceil(exceeded.wait)
     fields = (
         f"Retry-After: {seconds}\r\n"
         f'RateLimit-Policy: "{name}";q={rate.count};w={rate.seconds:.0f}\r\n'

@@ -15,7 +15,7 @@ from tornado_idv.errors import InvalidKey, UndeterminedKey
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.keys.api_key import ApiKey, Scope
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.limits.key_limits import KeyLimits
+from tornado_idv.limits import KeyLimits
 from tornado_idv.log_format import format_time
 from tornado_idv.model import Query
 from tornado_idv.trace_context import Trace, parse_trace

@@ -6,7 +6,7 @@ from functools import partial
 from typing import ClassVar
 
 from tornado_idv.errors import InvalidFormat
-from tornado_idv.limits.key_limits import KeyLimits
+from tornado_idv.limits import KeyLimits
 from tornado_idv.model import Query
 from tornado_idv.trace_context import RequestContext
 from tornado_idv.web.fast_path.known_heads import read_query

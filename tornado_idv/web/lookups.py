@@ -13,8 +13,7 @@ from tornado_idv.errors import IdvError, InvalidFormat, InvalidKey, LookupFailed
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.api_key import Scope
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.limits.failed_auth import FailedAuthLimiter
-from tornado_idv.limits.key_limits import KeyLimiter, KeyLimits
+from tornado_idv.limits import FailedAuthLimiter, KeyLimiter, KeyLimits
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query

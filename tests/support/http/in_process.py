@@ -31,8 +31,7 @@ from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import digest
-from tornado_idv.limits.failed_auth import FailedAuthLimiter
-from tornado_idv.limits.key_limits import KeyLimiter
+from tornado_idv.limits import FailedAuthLimiter, KeyLimiter
 from tornado_idv.log_format import json_lines
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import InvalidFormat, Unavailable
 from tornado_idv.keys.api_key import ApiKey
-from tornado_idv.limits.key_limits import KeyLimits
+from tornado_idv.limits import KeyLimits
 from tornado_idv.model import Answer, Query
 from tornado_idv.trace_context import RequestContext
 from tornado_idv.web.app import API, Route

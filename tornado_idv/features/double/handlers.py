@@ -10,7 +10,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.double.fault import Fault
 from tornado_idv.features.double.state import Double
 from tornado_idv.http.exchange import Exchange
-from tornado_idv.limits.key_limits import Exceeded, KeyLimits, Limit
+from tornado_idv.limits import Exceeded, KeyLimits, Limit
 from tornado_idv.model import Query
 from tornado_idv.units import Rate
 from tornado_idv.web.app import Route

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from tornado_idv.http.head import RequestHead
-from tornado_idv.limits.key_limits import Limit
+from tornado_idv.limits import Limit
 from tornado_idv.trace_context import TRACEPARENT
 from tornado_idv.units import Rate
 from tornado_idv.web.response import REQUEST_ID
