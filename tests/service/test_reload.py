@@ -15,8 +15,7 @@ from support.fakes.clock_and_backends import LoopClock
 from support.http.http_server import until
 from support.processes.reloads import GATED, A, B, Gated, config, reloadable
 from support.processes.service import lookup_request, open_socket, post_request
-from tornado_idv.admin.health import health
-from tornado_idv.admin.report import FAILED, INVALID
+from tornado_idv.admin.report import FAILED, INVALID, health
 from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.keys.token import issue
 from tornado_idv.model import ByNickname

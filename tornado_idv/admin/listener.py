@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 from tornado.web import Application, HTTPError
 
 from tornado_idv import strict_json
-from tornado_idv.admin.health import health
 from tornado_idv.admin.metrics import render
 from tornado_idv.admin.operations import OperationFailed, Operations, Record, parse_query
-from tornado_idv.admin.report import FAILED, INVALID
+from tornado_idv.admin.report import FAILED, INVALID, health
 from tornado_idv.config.types import is_ip_address
 from tornado_idv.errors import InvalidFormat, InvalidKey, format_traceback
 from tornado_idv.features import FEATURES

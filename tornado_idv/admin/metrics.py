@@ -19,13 +19,16 @@ from prometheus_client import ProcessCollector, core
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from tornado_idv.admin.health import FAILURES, operation_of
 from tornado_idv.admin.report import BREAKERS, Report
 from tornado_idv.features import FEATURES
 from tornado_idv.http.connection_table import State
 from tornado_idv.keys.ring import KeyOverview
 from tornado_idv.metrics.counters import BOUNDS, Durations, sum_buckets
+from tornado_idv.web.errors import ApiError
 
+_OPERATIONS = ("url", "card", "batch", "verify")
+_FAILURES = {error.code for error in ApiError if error.status >= ApiError.INTERNAL.status}
+"""The error codes of responses with a status of 500 or more."""
 _RESULTS = {"ok": "found", "not_found": "not_found"}
 _CALL_RESULTS = ("found", "not_found", "unavailable", "broken", "rejected", "cancelled")
 _LIMITS = ("requests", "misses", "failed_auth")
@@ -65,7 +68,7 @@ class _ReportCollector(Collector):
         for (route, code), each in counters.responses.items():
             operation = operation_of(route, code)
             counts[operation, code] += each.count
-            result = _RESULTS.get(code, "failed" if code in FAILURES else "rejected")
+            result = _RESULTS.get(code, "failed" if code in _FAILURES else "rejected")
             durations[operation, result].append(each)
         yield counter("idv_requests", "Responses.", counts, "operation", "code")
         text = "Time from a complete request to its response."
@@ -140,6 +143,14 @@ class _ReportCollector(Collector):
             "tornado": tornado.version,
         }
         yield core.InfoMetricFamily("idv_build", "Versions.", versions)
+
+
+def operation_of(route: str, code: str) -> str:
+    """Return the metric label ``operation``. ``route`` is ``-`` if no request was parsed."""
+    name = route.removeprefix("identify/")
+    if name in _OPERATIONS:
+        return name
+    return "connection" if (route, code) == ("-", "overloaded") else "none"
 
 
 def _processes(pids: Iterable[int]) -> Iterator[core.Metric]:

@@ -1,4 +1,4 @@
-"""Reports of processes and backends to the admin listener, and their sum."""
+"""Reports of processes and backends to the admin listener, their sum, and their JSON records."""
 
 import logging
 import time
@@ -7,17 +7,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import index
+from pkgutil import resolve_name
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from tornado_idv.errors import format_traceback
+from tornado_idv.features import FEATURES
 from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.log_format import format_time
 from tornado_idv.lookup.canary import KINDS
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker
 from tornado_idv.lookup.guard import Guard
-from tornado_idv.metrics.counters import Counters
+from tornado_idv.metrics.counters import Counters, Record
 
 _log = logging.getLogger(__name__)
 INVALID = "invalid_configuration"
@@ -248,3 +251,39 @@ def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     for each in counts:
         total.update(each)
     return dict(total)
+
+
+def health(report: Report, *, verbose: bool) -> Record:
+    """Return the record of ``/health/ready``. Failing backends make it "degraded", not unready."""
+    degraded = report.degraded()
+    state = "degraded" if report.phase == "ready" and degraded else report.phase
+    record: Record = {"status": state, "degraded": degraded}
+    if verbose:
+        counted = report.counters
+        record["backends"] = [source_record(each, counted) for each in report.process.backends]
+        for place in filter(None, (each.status for each in FEATURES)):
+            record |= resolve_name(place)(report)
+        for name in ("key store", "unix sockets"):
+            record[name.replace(" ", "_")] = part_record(report.process.parts.get(name))
+    return record
+
+
+def source_record(backend: BackendReport, counters: Counters) -> Record:
+    """Return the record of a backend, or of another source."""
+    return {
+        **to_builtins(backend),
+        "available": backend.available,
+        "failing_since": _time_or_none(backend.failing_since),
+        "last_error_at": _time_or_none(backend.last_error_at or None),
+        "servers": [{"server": server, "role": role} for server, role in backend.servers],
+        "calls": dict(counters.backends[backend.name].results),
+    }
+
+
+def part_record(part: PartReport | None) -> Record | None:
+    """Return the record of a part, or ``None`` if the part is not configured."""
+    return {"error": part.error, "since": format_time(part.since)} if part else None
+
+
+def _time_or_none(seconds: float | None) -> str | None:
+    return None if seconds is None else format_time(seconds)

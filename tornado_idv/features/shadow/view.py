@@ -5,10 +5,9 @@ from typing import get_args
 
 from prometheus_client import core
 
-from tornado_idv.admin.health import source_record
 from tornado_idv.admin.metrics import counter
 from tornado_idv.admin.operations import Record
-from tornado_idv.admin.report import BackendReport, Report
+from tornado_idv.admin.report import BackendReport, Report, source_record
 from tornado_idv.features.shadow import PREFIX
 from tornado_idv.identifiers import FIELDS
 from tornado_idv.kit.comparison import ComparisonResult

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from prometheus_client import core
 
-from tornado_idv.admin.health import source_record
 from tornado_idv.admin.metrics import breaker_gauge, counter, gauge, histogram
 from tornado_idv.admin.operations import Record
-from tornado_idv.admin.report import Report
+from tornado_idv.admin.report import Report, source_record
 from tornado_idv.features.shared_cache.tier import NAME
 
 _READS = ("hit", "miss", "failed", "skipped")

@@ -15,9 +15,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from tornado_idv.admin.health import part_record
 from tornado_idv.admin.operations import OperationFailed, Record
-from tornado_idv.admin.report import PartReport, Report
+from tornado_idv.admin.report import PartReport, Report, part_record
 from tornado_idv.config.settings import Settings
 from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import format_traceback

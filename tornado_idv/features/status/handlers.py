@@ -11,10 +11,10 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from tornado_idv.admin.health import health, operation_of
 from tornado_idv.admin.listener import AdminHandler
+from tornado_idv.admin.metrics import operation_of
 from tornado_idv.admin.operations import Operations, Record
-from tornado_idv.admin.report import Report
+from tornado_idv.admin.report import Report, health
 from tornado_idv.features.status.history import INTERVAL, WINDOW, History, sampled
 from tornado_idv.keys.ring import KeyOverview
 from tornado_idv.log_format import format_time
