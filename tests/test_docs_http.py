@@ -108,4 +108,5 @@ def test_response_over_a_limit_is_as_documented() -> None:
     limit = Limit("requests", parse_rate(re.findall("requests: (.*?) *#", text)[0]))
     status, fields = response.split("\n", 1)
     assert status == "HTTP/1.1 429 Too Many Requests"
-    assert result_of_error(rate_limited(Exceeded(limit, 0.2))).fields == fields.replace("\n", "\r\n")
+    error = rate_limited(Exceeded(limit, 0.2))
+    assert result_of_error(error).fields == fields.replace("\n", "\r\n")

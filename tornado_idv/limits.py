@@ -156,13 +156,10 @@ class KeyLimiter:
     returns monotonic seconds.
     """
 
-    def __init__(
-        self, *, capacity: int = _CAPACITY, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._general: tuple[Rate | None, Rate | None] = None, None
-        self._capacity = capacity
         self._clock = clock
-        table = memoryview(mmap(-1, capacity * _FIELDS * 8))
+        table = memoryview(mmap(-1, _CAPACITY * _FIELDS * 8))
         self._names, self._tats = table.cast("q"), table.cast("d")
         self._by_digest: dict[bytes, KeyLimits] = {}
         self._beyond: dict[str, memoryview[float]] = {}
@@ -197,7 +194,7 @@ class KeyLimiter:
             self._clock,
         )
         limits.bound_wait()
-        if len(self._by_digest) >= self._capacity:
+        if len(self._by_digest) >= _CAPACITY:
             self._by_digest.clear()  # most entries are of removed keys
         self._by_digest[key.digest] = limits
         return limits
@@ -211,8 +208,8 @@ class KeyLimiter:
         names = self._names
         # A signed number of 8 bytes, never 0, which marks a free place.
         name = int.from_bytes(blake2b(key_id.encode(), digest_size=8).digest()) >> 1 or 1
-        for probe in range(min(_MAX_PROBES, self._capacity)):
-            at = (name + probe) % self._capacity * _FIELDS
+        for probe in range(min(_MAX_PROBES, _CAPACITY)):
+            at = (name + probe) % _CAPACITY * _FIELDS
             if names[at] in (0, name):
                 names[at] = name
                 return self._tats, at + 1
@@ -220,7 +217,7 @@ class KeyLimiter:
             _log.warning(
                 "the shared memory for limits is full after %d keys; until a restart, limits of "
                 "further keys apply in each process separately",
-                self._capacity,
+                _CAPACITY,
             )
         if key_id not in self._beyond:
             self._beyond[key_id] = memoryview(bytearray(16)).cast("d")

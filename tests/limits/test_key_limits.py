@@ -37,10 +37,8 @@ def limits_of(limiter: KeyLimiter, name: str = "shop", **limits: Rate | bool) ->
     return found
 
 
-def make_limiter(
-    requests: Rate | None, misses: Rate | None = None, *, clock: Ticker, capacity: int = 262_144
-) -> KeyLimiter:
-    limiter = KeyLimiter(clock=clock, capacity=capacity)
+def make_limiter(requests: Rate | None, misses: Rate | None = None, *, clock: Ticker) -> KeyLimiter:
+    limiter = KeyLimiter(clock=clock)
     limiter.configure(requests, misses)
     return limiter
 
@@ -60,7 +58,7 @@ def test_a_request_is_allowed_exactly_when_a_token_bucket_allows_it(
     A refused request is allowed after the wait, and not before.
     """
     clock = Ticker()
-    limits = limits_of(make_limiter(rate, clock=clock, capacity=8))
+    limits = limits_of(make_limiter(rate, clock=clock))
     interval = Fraction(rate.seconds) / rate.count
     tokens = Fraction(rate.count)
     for pause in pauses:
@@ -83,7 +81,7 @@ def test_as_many_misses_as_the_budget_are_allowed(
 ) -> None:
     """Found users cost nothing; after the last miss every lookup is refused."""
     clock = Ticker()
-    limits = limits_of(make_limiter(None, rate, clock=clock, capacity=8))
+    limits = limits_of(make_limiter(None, rate, clock=clock))
     interval = Fraction(rate.seconds) / rate.count
     tokens = Fraction(rate.count)
     for pause in pauses:
@@ -227,9 +225,10 @@ def test_general_limits_can_be_changed_and_removed(clock: Ticker) -> None:
 
 
 def test_keys_beyond_the_capacity_are_limited_too(
-    clock: Ticker, caplog: pytest.LogCaptureFixture
+    clock: Ticker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limiter = make_limiter(HUNDRED, clock=clock, capacity=4)
+    monkeypatch.setattr("tornado_idv.limits._CAPACITY", 4)
+    limiter = make_limiter(HUNDRED, clock=clock)
     names = [f"key-{i}" for i in range(10)]
     assert [allowed(limits_of(limiter, name), 60) for name in names] == [60] * 10
     tokens = [ApiKey(name, f"another {name}".encode()) for name in names]

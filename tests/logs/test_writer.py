@@ -54,9 +54,10 @@ def reader() -> Iterator[Reader]:
 
 
 @pytest.fixture
-def writer(reader: Reader) -> Iterator[LogWriter]:
+def writer(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogWriter]:
     """With room for ten lines."""
-    writer = LogWriter(reader.write, describe, capacity=10 * len(LINE))
+    monkeypatch.setattr("tornado_idv.logs.writer._CAPACITY", 10 * len(LINE))
+    writer = LogWriter(reader.write, describe)
     yield writer
     reader.go_on()
     writer.close()

@@ -230,15 +230,14 @@ def _merge_backends(reports: Iterable[list[BackendReport]]) -> list[BackendRepor
 def _merge_backend(reports: Sequence[BackendReport]) -> BackendReport:
     latest = max(reports, key=lambda each: each.last_error_at)
     failing = [each.failing_since for each in reports if each.failing_since is not None]
+    probes = [each.next_probe_s for each in reports if each.next_probe_s is not None]
     return replace(
         latest,
         breaker=max((each.breaker for each in reports), key=BREAKERS.index),
         in_flight=sum(each.in_flight for each in reports),
         failing_since=min(failing, default=None),
         problem=next((each.problem for each in reports if each.problem is not None), None),
-        next_probe_s=min(
-            (each.next_probe_s for each in reports if each.next_probe_s is not None), default=None
-        ),
+        next_probe_s=min(probes, default=None),
         servers=sorted({server for each in reports for server in each.servers}),
         canaries={
             kind: all(each.canaries.get(kind, True) for each in reports) for kind in latest.canaries

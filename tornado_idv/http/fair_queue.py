@@ -56,7 +56,6 @@ class FairQueue:
         self._classes: tuple[_Waiters, _Waiters] = OrderedDict(), OrderedDict()
         self._turn = 1  # the class of the last resumed waiter
         self._scheduled = False
-        self._scheduled_at = 0.0
 
     def enqueue(self, resume: Resume, *, rejected: bool = False) -> None:
         """Add ``resume`` to the end of its class: ``rejected`` or new. It is called once, later.
@@ -74,13 +73,12 @@ class FairQueue:
 
     def _schedule(self) -> None:
         self._scheduled = True
-        self._scheduled_at = self._timer()
-        self._loop.call_soon(self._run)
+        self._loop.call_soon(self._run, self._timer())
 
-    def _run(self) -> None:
+    def _run(self, scheduled_at: float) -> None:
         now = self._timer()
         until = now + self._budget
-        least = 1 + int(min(now - self._scheduled_at, _MAX_ELAPSED) * self._rate)
+        least = 1 + int(min(now - scheduled_at, _MAX_ELAPSED) * self._rate)
         try:
             for count, waiters in enumerate(self._turns(), 1):
                 if waiters:  # a resumed waiter may have removed others

@@ -62,6 +62,7 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
     request_line = _REQUEST_LINE.match(data)
     if request_line is None:
         raise HttpError(HTTPStatus.BAD_REQUEST)
+    start_line = _start_line(request_line)
     headers = _Headers()
     parser = httptools.HttpRequestParser(headers)
     try:
@@ -76,13 +77,11 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
         except httptools.HttpParserError:  # a field of a trusted proxy may be in the unread part
             raise HttpError(HTTPStatus.BAD_REQUEST) from None
         fields["Host"] = "unknown"  # the sent value is not checked
-        start_line = _start_line(request_line)
         return RequestHead(start_line, fields, 0, keep_alive=False, expects_continue=False)
     except httptools.HttpParserUpgrade:
         pass  # a server without upgrades ignores the field (RFC 9110, 7.8)
     except httptools.HttpParserError:
         raise HttpError(HTTPStatus.BAD_REQUEST) from None
-    start_line = _start_line(request_line)
     if len(start_line.path) > MAX_TARGET:
         raise HttpError(HTTPStatus.REQUEST_URI_TOO_LONG)
     if data.count(b"\r\n") - 2 > MAX_FIELDS:

@@ -27,18 +27,13 @@ class LogWriter:
     """
 
     def __init__(
-        self,
-        write: Callable[[memoryview], int],
-        describe_loss: Callable[[int], str],
-        *,
-        capacity: int = _CAPACITY,
+        self, write: Callable[[memoryview], int], describe_loss: Callable[[int], str]
     ) -> None:
         self.dropped = 0
         self.on_tick: Callable[[], object] = lambda: None
         self._described = 0
         self._write = write
         self._describe_loss = describe_loss
-        self._capacity = capacity
         self._waiting: SimpleQueue[str] = SimpleQueue()
         self._unwritten = 0
         self._closed = False
@@ -51,7 +46,7 @@ class LogWriter:
         """Add lines to the buffer. Never blocks."""
         size, lines = len(text), text.count("\n")
         with self._lock:
-            fits = not self._closed and self._unwritten + size <= self._capacity
+            fits = not self._closed and self._unwritten + size <= _CAPACITY
             self._unwritten += size if fits else 0
             self.dropped += 0 if fits else lines
         if fits:
