@@ -49,7 +49,7 @@ _PURGE_PENDING = (
 class AdminError(HTTPError):
     """Raised by handlers for an error response. ``message`` must not contain request data."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, message: str, status: int = 422, code: str = "invalid_format") -> None:
         super().__init__(status)
         self.code = code
         self.message = message
@@ -77,7 +77,7 @@ class AdminHandler(JsonHandler):
             name = self.request.host_name.strip("[]")
             if not is_ip_address(name) and name not in ("localhost", self._host.lower()):
                 text = "The Host must be an IP address, localhost or admin.host"
-                raise AdminError(421, "host_not_allowed", text)
+                raise AdminError(text, 421, "host_not_allowed")
         elif self.has_data:
             self._check_key()
         if self.request.method not in self.allowed:
@@ -88,7 +88,7 @@ class AdminHandler(JsonHandler):
             media_type = self.request.headers.get("Content-Type", "").partition(";")[0]
             if media_type.strip().lower() != "application/json":
                 text = "The Content-Type must be application/json"
-                raise AdminError(415, ApiError.MEDIA_TYPE.code, text)
+                raise AdminError(text, 415, ApiError.MEDIA_TYPE.code)
 
     def send(self, record: Record, status: int = 200) -> None:
         """Send a JSON record."""
@@ -102,7 +102,7 @@ class AdminHandler(JsonHandler):
         except ValueError:
             record = None
         if not isinstance(record, dict):
-            raise AdminError(422, "invalid_format", "The body must be one JSON object")
+            raise AdminError("The body must be one JSON object")
         return record
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
@@ -141,7 +141,7 @@ class AdminHandler(JsonHandler):
     def _rejected(self, error: ApiError, key_id: str | None, reason: str) -> AdminError:
         address = self.request.remote_ip
         _log.warning("admin: rejected a request of %s, key %s: %s", address, key_id or "-", reason)
-        return AdminError(error.status, error.code, error.message)
+        return AdminError(error.message, error.status, error.code)
 
 
 class NoSuchRouteHandler(AdminHandler):
@@ -151,7 +151,7 @@ class NoSuchRouteHandler(AdminHandler):
         if self._needs_key:
             self._check_key()
         error = ApiError.NO_SUCH_ROUTE
-        raise AdminError(error.status, error.code, error.message)
+        raise AdminError(error.message, error.status, error.code)
 
 
 class LiveHandler(AdminHandler):
@@ -200,21 +200,19 @@ class PurgeHandler(AdminHandler):
             case {"backend": str(name)} if len(record) == 1:
                 known = [each.name for each in self.operations.settings.served]
                 if name not in known:
-                    message = f"No such backend; there are: {', '.join(known)}"
-                    raise AdminError(422, "invalid_format", message)
+                    raise AdminError(f"No such backend; there are: {', '.join(known)}")
                 purged = {"purged": "backend", "backend": name}
             case {"nickname": str()} | {"card_number": str()} if len(record) == 1:
                 parse_query(self.operations.settings, record)
                 purged = {"purged": "user"}
             case _:
                 names = "nickname, card_number, backend and all: true"
-                message = f"The body must have exactly one of {names}"
-                raise AdminError(422, "invalid_format", message)
+                raise AdminError(f"The body must have exactly one of {names}")
         delivered = await self.operations.purge(record)
         who = {"client": self.request.remote_ip or "", "key": self.key_id}
         _audit.info("cache purged", extra={**purged, **who})
         if not delivered:
-            raise AdminError(503, "purge_pending", _PURGE_PENDING)
+            raise AdminError(_PURGE_PENDING, 503, "purge_pending")
         self.send({"status": "ok", "purged": purged["purged"]})
 
 
@@ -244,8 +242,7 @@ class ExplainHandler(AdminHandler):
             case {"input": str()} | {"card_number": str()} if len(record) == 1:
                 parse_query(self.operations.settings, record)
             case _:
-                message = "The body must have exactly one of input and card_number"
-                raise AdminError(422, "invalid_format", message)
+                raise AdminError("The body must have exactly one of input and card_number")
         self.send({"status": "ok", **await self.operations.explain(record)})
 
 

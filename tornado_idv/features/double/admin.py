@@ -48,12 +48,12 @@ class DoubleHandler(AdminHandler):
                 + texts.get(each["type"], each["msg"].removeprefix("Value error, "))
                 for each in error.errors()
             )
-            raise AdminError(422, "invalid_format", message.removeprefix(": ")) from None
+            raise AdminError(message.removeprefix(": ")) from None
 
     def send_done(self, *, done: bool = True) -> None:
         """Report that a change is done. If nothing was changed (``done`` is false), send 404."""
         if not done:
-            raise AdminError(404, "not_set", "There is no such user or fault")
+            raise AdminError("There is no such user or fault", 404, "not_set")
         self.send({"status": "ok"})
 
 
@@ -94,12 +94,11 @@ class UserHandler(DoubleHandler):
         record = self.read(_User)
         if not (name.startswith("@") and record.card_number.isdigit()):
             message = "A user needs a nickname with @ in the path, and a card_number of digits"
-            raise AdminError(422, "invalid_format", message)
+            raise AdminError(message)
         nickname, card = self.query(name), self.query(record.card_number)
         users = self.double.users
         if card in users and users[card] is not users.get(nickname):
-            message = "card_number: belongs to another added user; remove that user first"
-            raise AdminError(422, "invalid_format", message)
+            raise AdminError("card_number: belongs to another added user; remove that user first")
         user = User(nickname=name.removeprefix("@"), **record.model_dump())
         self.double.set_user(user, nickname, card)
         self.send_done()
