@@ -59,9 +59,8 @@ _PATTERNS = {
     "authorization": re.compile(rb" *+(?i:bearer) ++([A-Za-z0-9\-._~+/]++=*+)"),
     "content-length": re.compile(rb" *+(0|[1-9][0-9]{0,5}+)"),
     **dict.fromkeys(("x-request-id", "x-idv-request-id"), re.compile(_ID)),
-    "x-forwarded-for": re.compile(rb"(" + _VALUE + rb")"),
+    **dict.fromkeys(("x-forwarded-for", "tracestate"), re.compile(rb"(" + _VALUE + rb")")),
     "traceparent": re.compile(_VALID % TRACEPARENT.encode()),
-    "tracestate": re.compile(rb"(" + _VALUE + rb")"),
 }
 _NAMED = "".join(rf"(?<!\n{name}:)" for name in SIGNIFICANT)
 _DROPPED = re.compile(rb":(?i:%b).*" % _NAMED.encode())
@@ -150,9 +149,6 @@ class HeadTemplates(Generic[_Meaning]):
         """For each shape without a template: the number of accepted heads. Latest shape last."""
         self._tats: dict[str, float] = {}
         """State of the rate limit: the theoretical arrival time of compilations, by key id."""
-
-    def __len__(self) -> int:
-        return len(self._by_shape)
 
     def find(self, data: bytes | bytearray) -> HeadTemplate[_Meaning] | None:
         """Return the template with the shape of the head in ``data``, or ``None``."""
