@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tornado_idv.log_format import colored_lines, format_time, json_lines, text_lines
+from tornado_idv.log_format import format_time, json_lines, text_lines
 
 FIELDS = {
     "timestamp": "2026-11-22T09:30:00.123Z",
@@ -69,7 +69,7 @@ def test_logger_of_a_library_is_shown_and_our_own_is_not() -> None:
 
 
 def test_level_is_colored_on_a_terminal() -> None:
-    colored = colored_lines([FIELDS, {**FIELDS, "level": "trace"}]).splitlines()
+    colored = text_lines([FIELDS, {**FIELDS, "level": "trace"}], colored=True).splitlines()
     assert colored[0] == "2026-11-22T09:30:00.123Z [\x1b[33mwarning  \x1b[0m] it happened"
     assert "[\x1b[0mtrace" in colored[1]
 

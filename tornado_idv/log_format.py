@@ -50,18 +50,15 @@ def _ascii_json(record: Record) -> str:
     return f"{json.dumps(fields, separators=(',', ':'))}\n"
 
 
-def text_lines(records: Sequence[Record]) -> str:
+def text_lines(records: Sequence[Record], *, colored: bool = False) -> str:
     """Return each record as a line with the time, the level, the event and the other fields.
 
     If an event has several lines, all but the first are indented, so none looks like a separate
-    record. The names of this service's loggers are omitted.
+    record. The names of this service's loggers are omitted. With ``colored``, levels have colors
+    for a terminal.
     """
-    return "".join(_text_line(record, "{:<9}") for record in records)
-
-
-def colored_lines(records: Sequence[Record]) -> str:
-    """Return the same lines as `text_lines`, with colored levels for a terminal."""
-    return "".join(_text_line(record, "\x1b[{color}m{:<9}\x1b[0m") for record in records)
+    level_format = "\x1b[{color}m{:<9}\x1b[0m" if colored else "{:<9}"
+    return "".join(_text_line(record, level_format) for record in records)
 
 
 def for_journal(text: str, level: str) -> str:

@@ -9,18 +9,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from select import PIPE_BUF
 from typing import Any, Literal
 
 from tornado_idv.errors import format_traceback
-from tornado_idv.log_format import (
-    FormatLines,
-    colored_lines,
-    for_journal,
-    format_time,
-    json_lines,
-    text_lines,
-)
+from tornado_idv.log_format import FormatLines, for_journal, format_time, json_lines, text_lines
 from tornado_idv.logs.writer import LogWriter
 from tornado_idv.web.access_log import AccessLog, Ids
 
@@ -229,7 +223,7 @@ def _select_format(log_format: LogFormat) -> FormatLines:
     on_terminal = sys.stderr.isatty()
     if log_format == "json" or (log_format == "auto" and not on_terminal):
         return json_lines
-    return colored_lines if on_terminal else text_lines
+    return partial(text_lines, colored=on_terminal)
 
 
 def _fields(record: logging.LogRecord) -> _Fields:
