@@ -12,15 +12,11 @@ from tornado_idv.trace_context import RequestContext
 from tornado_idv.web.fast_path.known_heads import read_query
 from tornado_idv.web.handler import ApiHandler
 from tornado_idv.web.json_body import check_media_types
-from tornado_idv.web.lookups import (
-    IDENTIFY_CARD,
-    IDENTIFY_URL,
-    PAST_CACHE,
-    Operation,
-    answer,
-    find_past_cache,
-)
+from tornado_idv.web.lookups import IDENTIFY_CARD, IDENTIFY_URL, Operation, answer, find_past_cache
 from tornado_idv.web.response import Result
+
+_PAST_CACHE = "X-IDV-Past-Cache"
+"""The header field of a request that must bypass the cache."""
 
 
 class LookupHandler(ApiHandler):
@@ -58,7 +54,7 @@ class IdentifyHandler(LookupHandler):
         self.learn_head(self.operation, read_query)
 
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
-        if PAST_CACHE in self.request.headers:
+        if _PAST_CACHE in self.request.headers:
             return await find_past_cache(self.api, query, limits)
         return await super()._look_up(query, limits)
 

@@ -65,8 +65,6 @@ class ApiContext:
         return self.access_log.subject_of(query) if self.access_log is not None else None
 
 
-PAST_CACHE = "X-IDV-Past-Cache"
-"""The header field of a request that must bypass the cache."""
 _MAX_RETRY_AFTER = 3600.0
 """Maximum ``Retry-After`` in seconds. The backend of a plugin may set more, or even infinity."""
 
