@@ -10,14 +10,7 @@ from dataclasses import dataclass, field
 from pkgutil import resolve_name
 
 from tornado_idv.admin.operations import Record, parse_query
-from tornado_idv.admin.report import (
-    PartReport,
-    Phase,
-    ProcessReport,
-    ReloadResult,
-    Report,
-    guard_report,
-)
+from tornado_idv.admin.report import PartReport, ProcessReport, ReloadResult, Report, guard_report
 from tornado_idv.config.address import Address
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
@@ -116,10 +109,9 @@ class Service(ServiceInfo):
         return self.keys.ring
 
     async def report(self, *, take_lag: bool = False) -> Report:
-        phase: Phase = "draining" if self.draining else "ready"
         counters = self.counters
         return Report(
-            phase,
+            "draining" if self.draining else "ready",
             os.getpid(),
             counters.started_at,
             self.process_report(take_lag=take_lag),
