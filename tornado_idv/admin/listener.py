@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from ipaddress import ip_address
 from pkgutil import resolve_name
-from types import TracebackType
 from typing import Any, ClassVar
 
 from tornado.web import Application, HTTPError
@@ -121,9 +120,7 @@ class AdminHandler(JsonHandler):
             self.set_header("WWW-Authenticate", "Bearer")
         self.send({"status": "error", "code": code, "message": message}, status_code)
 
-    def log_exception(
-        self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def log_exception(self, typ: object, value: BaseException | None, tb: object) -> None:
         """Log an unexpected exception. Unlike in Tornado, omit its message and the request."""
         expected = HTTPError | InvalidFormat | OperationFailed
         if value is not None and not isinstance(value, expected):

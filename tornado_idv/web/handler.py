@@ -6,7 +6,6 @@ from asyncio import CancelledError
 from collections.abc import Awaitable
 from functools import cached_property
 from time import monotonic
-from types import TracebackType
 from typing import Any, ClassVar
 
 from tornado.web import RequestHandler, stream_request_body
@@ -169,9 +168,7 @@ class ApiHandler(JsonHandler):
             name, _, value = line.partition(": ")
             self.set_header(name, value)
 
-    def log_exception(
-        self, typ: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def log_exception(self, typ: object, value: BaseException | None, tb: object) -> None:
         """Log an unexpected exception without its message. Tornado would also log the request."""
         if value is not None:
             log_unexpected(value, self.request_id)
