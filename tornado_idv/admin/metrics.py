@@ -123,11 +123,9 @@ class _ReportCollector(Collector):
         text = "Maximum connections of the public listener, in all processes."
         yield gauge("idv_connections_limit", text, {(): process.connections_limit})
         yield counter("idv_reloads", "Reloads of the configuration.", counters.reloads, "result")
-        yield gauge(
-            "idv_config_last_reload_success_timestamp_seconds",
-            "Load time of the current configuration, in Unix time.",
-            {(): counters.last_reload_success},
-        )
+        text = "Load time of the current configuration, in Unix time."
+        loaded = {(): counters.last_reload_success}
+        yield gauge("idv_config_last_reload_success_timestamp_seconds", text, loaded)
         failed = report.last_reload is not None and report.last_reload.code is not None
         text = "Whether the last reload was applied; 1 if there was none."
         yield gauge("idv_config_last_reload_successful", text, {(): int(not failed)})
