@@ -143,8 +143,8 @@ async def managed(
                 each.address = await stack.enter_async_context(control_socket(each.serve))
         ours, theirs = map(stack.enter_context, socket.socketpair())
         supervisor, connection = await MessageStream.on(ours), await MessageStream.on(theirs)
-        stack.push_async_callback(supervisor.close)
-        stack.push_async_callback(connection.close)
+        stack.push_async_callback(supervisor.aclose)
+        stack.push_async_callback(connection.aclose)
         channel = Channel(connection, None, 0)
         for work in (channel.read(), harness.supervise(supervisor)):
             stack.callback(asyncio.create_task(work).cancel)

@@ -227,7 +227,7 @@ def test_end_of_the_connection_aborts_a_prepared_configuration(worker: Worker) -
             waiting = asyncio.create_task(second.receive())
             await asyncio.sleep(0.05)
             assert not waiting.done()
-            await first.close()
+            await first.aclose()
             assert await waiting == {"begun": True}
             assert [each.is_open for each in Gated.made[before:]] == [False]
             assert await second.receive() == {"result": None}

@@ -8,7 +8,6 @@ probe opens it again for twice the time. Callers must report the end of each cal
 import random
 import time
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import Literal
 
 from tornado_idv.interfaces.backend import BreakerOptions
@@ -16,13 +15,8 @@ from tornado_idv.interfaces.backend import BreakerOptions
 _JITTER = 0.2  # processes whose circuits opened together probe at different times
 BreakerState = Literal["closed", "half_open", "open"]
 """``closed`` lets all calls through, ``half_open`` one call as a probe, and ``open`` no call."""
-
-
-class Permit(Enum):
-    """The permission to make one call. The result of the call must be reported."""
-
-    REGULAR = auto()
-    PROBE = auto()
+Permit = Literal["regular", "probe"]
+"""The permission to make one call. The result of the call must be reported."""
 
 
 class CircuitBreaker:
@@ -58,15 +52,15 @@ class CircuitBreaker:
     def try_acquire(self) -> Permit | None:
         """Return a permit for one call, or ``None`` if the circuit rejects the call."""
         if self._open_until is None:
-            return Permit.REGULAR
+            return "regular"
         if self._probing or self._timer() < self._open_until:
             return None
         self._probing = True
-        return Permit.PROBE
+        return "probe"
 
     def succeeded(self, permit: Permit) -> None:
         """Report that the backend responded to a call, with any result."""
-        if permit is Permit.PROBE:
+        if permit == "probe":
             self.close()
         # A regular call may have begun before the circuit opened: only a probe closes it.
         elif self._open_until is None:
@@ -80,13 +74,13 @@ class CircuitBreaker:
 
     def failed(self, permit: Permit) -> bool:
         """Report a failed call; return whether it opened the circuit."""
-        if permit is Permit.PROBE:
+        if permit == "probe":
             self._probing = False
             self._period = min(self._period * 2, self._options.open_max)
         elif self._open_until is not None:
             return False  # the call began before the circuit opened
         self.failures += 1
-        if permit is Permit.REGULAR and self.failures < self._options.failures:
+        if permit == "regular" and self.failures < self._options.failures:
             return False
         jitter = 1 + _JITTER * (2 * self._chance() - 1)
         self._open_until = self._timer() + self._period * jitter
@@ -99,5 +93,5 @@ class CircuitBreaker:
 
     def abandoned(self, permit: Permit) -> None:
         """Report a call without a result: the caller left, or the backend was not called."""
-        if permit is Permit.PROBE:
+        if permit == "probe":
             self._probing = False

@@ -16,18 +16,18 @@ import socket
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import aclosing, asynccontextmanager, closing, suppress
 from typing import Any, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from tornado_idv.errors import ConfigError, Problem, StartError, format_traceback
+from tornado_idv.service.part import background
 
 _log = logging.getLogger(__name__)
 MAX_LINE = 16 * 1024 * 1024
 """Maximum size of a message, in bytes. A configuration file of the maximum size fits."""
-_HEARTBEAT = 1.0
-"""Seconds between reports to the supervisor."""
 STOPPED, UNANSWERED, NOT_STARTED, CRASHED = 0, 1, 3, 70
 """Exit codes, in this order: all requests answered; some unanswered; `StartError`; a crash."""
 
@@ -64,7 +64,7 @@ class MessageStream:
             return None
         return msgspec.json.decode(line) if line.endswith(b"\n") else None
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Send all pending messages, and close."""
         self._writer.close()
         with suppress(OSError):
@@ -98,11 +98,8 @@ async def connected(address: str) -> AsyncIterator[MessageStream]:
         sock.connect(address.encode("latin-1"))
         if not _is_own(sock):
             raise ConnectionRefusedError
-        connection = await MessageStream.on(sock)
-        try:
+        async with aclosing(await MessageStream.on(sock)) as connection:
             yield connection
-        finally:
-            await connection.close()
 
 
 def _is_own(sock: socket.socket) -> bool:
@@ -159,9 +156,7 @@ class Channel:
 
     def update(self, **changes: Any) -> None:
         """Change the state, and send it."""
-        for name, value in changes.items():
-            setattr(self._state, name, value)
-        self._state.report = self._report()
+        self._state = replace(self._state, report=self._report(), **changes)
         self.send(op="state", state=self._state)
 
     def serving(self, keys: int, report: Callable[[], Message | None] = lambda: None) -> None:
@@ -180,7 +175,7 @@ class Channel:
         """Send the state every second."""
         while True:
             self.update()
-            await asyncio.sleep(_HEARTBEAT)
+            await asyncio.sleep(1)
 
     async def read(self) -> None:
         """Receive messages until the supervisor ends."""
@@ -213,9 +208,9 @@ async def supervised(
     """
     connection = await MessageStream.on(control)
     channel = Channel(connection, asyncio.current_task(), generation)
-    tasks = [asyncio.create_task(each) for each in (channel.read(), channel.send_heartbeats())]
     try:
-        return await serve(channel)
+        async with background(channel.read()), background(channel.send_heartbeats()):
+            return await serve(channel)
     except StartError as error:
         channel.update(error=str(error), problems=getattr(error, "problems", ()))
         return NOT_STARTED
@@ -227,7 +222,5 @@ async def supervised(
         _log.critical("unhandled exception:\n%s", format_traceback(error))
         return CRASHED
     finally:
-        for each in tasks:
-            each.cancel()
         channel.update()  # sends the last counts
-        await connection.close()
+        await connection.aclose()

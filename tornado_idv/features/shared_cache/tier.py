@@ -168,7 +168,7 @@ class SharedTier:
             self.counted.results[failure] += 1
             if failure == "failed":  # only failed reads delay answers
                 self.counted.fail(_failure_reason(error), self.clock())
-            if self.breaker.failed(permit) and permit is Permit.REGULAR:  # once for each outage
+            if self.breaker.failed(permit) and permit == "regular":  # once for each outage
                 _log.warning(
                     "shared cache: circuit breaker open after %d failures, the last: %s; "
                     "next probe in %.2g s",
