@@ -30,8 +30,7 @@ def _match(pattern: re.Pattern[str], text: str, message: str) -> re.Match[str]:
 
 def parse_duration(text: str) -> float:
     """Parse a duration such as ``250ms``, ``30s``, ``5m``, ``1.5h`` or ``7d``. Return seconds."""
-    advice = "not a duration; write a number and ms, s, m, h or d, like 30s"
-    match = _match(DURATION, text, advice)
+    match = _match(DURATION, text, "not a duration; write a number and ms, s, m, h or d, like 30s")
     return float(match[1]) * _SECONDS[match[2]]
 
 
@@ -45,8 +44,7 @@ def format_duration(seconds: float) -> str:
 
 def parse_size(text: str) -> int:
     """Parse a size such as ``512B``, ``16KiB``, ``1MiB`` or ``1GiB``. Return bytes."""
-    advice = "not a size; write a number and B, KiB, MiB or GiB, like 16KiB"
-    match = _match(SIZE, text, advice)
+    match = _match(SIZE, text, "not a size; write a number and B, KiB, MiB or GiB, like 16KiB")
     return int(match[1]) * _BYTES[match[2]]
 
 

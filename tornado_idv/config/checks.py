@@ -34,10 +34,8 @@ def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
         if isinstance(shadow := value_at(each, "shadow"), yaml_loader.Mapping)
     ]
     yield from _duplicates(file, _texts(shadows, "state"), "another shadow writes to this file")
-    needed: tuple[tuple[str, str, Any], ...] = (
-        ("shared_cache", "shared_cache", value_at(tree, "shared_cache")),
-        *(("backends.shadow", path, shadow) for path, shadow in shadows),
-    )
+    needed = [("shared_cache", "shared_cache", value_at(tree, "shared_cache"))]
+    needed += [("backends.shadow", path, shadow) for path, shadow in shadows]
     for setting, path, value in needed:
         if setting in MISSING and value is not None:
             mark: yaml_loader.Mark = value.mark
@@ -54,10 +52,8 @@ def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
     yield from _listener_checks(tree, file, keys)
     workers = value_at(tree, "server", "workers")
     if is_demo(tree) and isinstance(workers, yaml_loader.Text) and workers != "1":
-        message = (
-            "demo: true needs workers: 1, because the test double keeps its state in one process"
-        )
-        yield Problem(file, *workers.mark, "server.workers", message)
+        text = "demo: true needs workers: 1, because the test double keeps its state in one process"
+        yield Problem(file, *workers.mark, "server.workers", text)
 
 
 def _listener_checks(tree: Any, file: str, keys: Iterable[_Entry]) -> Iterator[Problem]:

@@ -1,6 +1,5 @@
 """The settings: the contents of `config.yaml`, with defaults and descriptions."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
@@ -73,8 +72,8 @@ class TlsSettings(Options):
 
 
 _SEGMENT = r"/(?!\.\.?(?:/|$))[A-Za-z0-9._~-]+"
-_BASE_PATH = re.compile(rf"(?:{_SEGMENT})*", re.ASCII)
-_HEALTH_PATH = re.compile(rf"(?!.*/api/)(?:{_SEGMENT})+", re.ASCII)
+_BASE_PATH = rf"(?:{_SEGMENT})*"
+_HEALTH_PATH = rf"(?!.*/api/)(?:{_SEGMENT})+"
 _HealthPath = Annotated[
     str, *matching(_HEALTH_PATH, "must be like /healthz, and not a path of the API")
 ]

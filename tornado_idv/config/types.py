@@ -18,12 +18,10 @@ from tornado_idv.options import Duration, Size, WholeNumber, checked_by, text_sc
 _LABEL = "[A-Za-z0-9_-]{1,63}"
 # At most 253 characters, as in DNS; underscores, as in names of containers.
 _HOST_NAME = re.compile(rf"(?!.{{254}}){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
-_MAX_BODY = 1024**2
 _MAX_WORKERS = 256
 UNIX = "unix:"
 """Prefix of the address of a Unix socket. In ``trusted_proxies``, it means all Unix sockets."""
-_SHA256 = re.compile("[0-9A-Fa-f]{64}", re.ASCII)
-_NETWORK = re.compile(rf"(?:[0-9A-Fa-f.:]{{2,45}}(?:/[0-9]{{1,3}})?|{UNIX})", re.ASCII)
+_NETWORK = rf"(?:[0-9A-Fa-f.:]{{2,45}}(?:/[0-9]{{1,3}})?|{UNIX})"
 _NOT_A_NETWORK = "must be an IP address, a network like 10.0.0.0/8 or fd00::/8, or unix:"
 
 
@@ -55,8 +53,9 @@ def accepted_by(accepts: Callable[[Any], object], message: str) -> AfterValidato
     return checked_by(check)
 
 
-def matching(pattern: re.Pattern[str], message: str) -> tuple[object, ...]:
-    """Return the metadata of a text that must match the whole pattern, for `Annotated`."""
+def matching(expression: str, message: str) -> tuple[object, ...]:
+    """Return the metadata of a text that must match the whole expression, for `Annotated`."""
+    pattern = re.compile(expression, re.ASCII)
     return accepted_by(pattern.fullmatch, message), text_schema(pattern)
 
 
@@ -102,10 +101,10 @@ def check_order(expires: datetime | None, info: ValidationInfo) -> datetime | No
 Timeout = Annotated[Duration, Field(gt=0)]
 CardDigits = Annotated[WholeNumber, Field(ge=1, le=64)]
 BodyLimit = Annotated[
-    Size, accepted_by(lambda size: 1 <= size <= _MAX_BODY, "must be from 1B to 1MiB")
+    Size, accepted_by(lambda size: 1 <= size <= 1024**2, "must be from 1B to 1MiB")
 ]
-KeyId = Annotated[str, *matching(KEY_ID, "must be 1 to 64 letters, digits, . and -")]
-Sha256 = Annotated[str, *matching(_SHA256, "must be 64 hexadecimal digits")]
+KeyId = Annotated[str, *matching(KEY_ID.pattern, "must be 1 to 64 letters, digits, . and -")]
+Sha256 = Annotated[str, *matching("[0-9A-Fa-f]{64}", "must be 64 hexadecimal digits")]
 Site = Annotated[str, checked_by(ProfileSite.parse)]
 Host = Annotated[
     str, accepted_by(is_host, "must be an IP address or the name of a host, without a port")

@@ -188,7 +188,10 @@ class Keys:
             async with background(self.follow()):
                 yield self
         finally:
-            await self.close()
+            if self.store is not None:
+                await _close(self.store, self._last_used())
+            if self._leaving:
+                await asyncio.wait(self._leaving)
 
     async def prepare(self, auth: AuthSettings) -> Prepared:
         """Prepare to use the configured keys and those of the configured store.
@@ -251,13 +254,6 @@ class Keys:
                     raise
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
                 _log.error("reading or writing the key store failed:\n%s", format_traceback(error))
-
-    async def close(self) -> None:
-        """Write the last use of keys to the store, and close the store."""
-        if self.store is not None:
-            await _close(self.store, self._last_used())
-        if self._leaving:
-            await asyncio.wait(self._leaving)
 
     async def _poll(self, store: StoreFollower) -> None:
         since = time.monotonic()
