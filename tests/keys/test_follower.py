@@ -49,15 +49,15 @@ class Followed:
         self.follower = StoreFollower(SqliteKeyStore(path), lambda: self.now, lambda: self.now)
         self.ring = KeyRing([], lambda: self.now)
         self.follower.read()
-        self.ring.replace(self.ring.merged(self.follower.keys, []))
+        self.ring.replace(self.ring.merged(self.follower.snapshot.keys.values(), []))
 
     def poll(self) -> bool:
         """Poll 250 ms later; return whether the keys have changed."""
         self.now += 0.25
-        before = self.follower.keys
+        before = self.follower.snapshot
         self.follower.poll()
-        self.ring.replace(self.ring.merged(self.follower.keys, []))
-        return self.follower.keys is not before
+        self.ring.replace(self.ring.merged(self.follower.snapshot.keys.values(), []))
+        return self.follower.snapshot is not before
 
     def rejection(self, key_id: str) -> str | None:
         """Return why the token of a key is rejected, if it is."""
@@ -126,7 +126,7 @@ def test_change_of_one_of_many_keys_leaves_the_others_as_they_are(
     """They are not converted again, and are held: limits know them by identity."""
     add(followed.path, *(record(f"k{i}", f"token-of-key-{i}") for i in range(100)))
     assert followed.poll()
-    before = {each.id: each for each in followed.follower.keys}
+    before = {each.id: each for each in followed.follower.snapshot.keys.values()}
     converted: list[str] = []
 
     def convert(row: Sequence[Any]) -> ApiKey:
@@ -196,10 +196,10 @@ def test_keys_after_any_change_are_those_of_the_store(followed: Followed, change
     with open_store(followed.path) as opened:
         opened.rotate("shop", Token(digest("new"), CREATED + 1), overlap=60, expires=None)
     assert followed.poll()
-    before = by_digest(followed.follower.keys)
+    before = by_digest(followed.follower.snapshot.keys.values())
     execute(followed.path, *HAND_MADE_CHANGES[change])
     assert followed.poll()
-    after = by_digest(followed.follower.keys)
+    after = by_digest(followed.follower.snapshot.keys.values())
     assert after == stored_keys(followed.path)
     assert all(before[each] is key for each, key in after.items() if key == before.get(each))
 
@@ -211,7 +211,7 @@ def test_change_that_a_restored_backup_does_not_contain_is_undone(followed: Foll
     followed.path.write_bytes(backup)
     execute(followed.path, "UPDATE keys SET disabled = 1 WHERE id = 'partner'")
     assert followed.poll()
-    assert by_digest(followed.follower.keys) == stored_keys(followed.path)
+    assert by_digest(followed.follower.snapshot.keys.values()) == stored_keys(followed.path)
     assert followed.rejection("shop") is None
 
 
@@ -223,7 +223,7 @@ def stored_keys(path: Path) -> dict[bytes, ApiKey]:
     """Read all keys, as a service does when it starts."""
     follower = StoreFollower(SqliteKeyStore(path))
     follower.read()
-    return by_digest(follower.keys)
+    return by_digest(follower.snapshot.keys.values())
 
 
 def test_key_without_a_token_leaves_all_keys_in_force(followed: Followed) -> None:

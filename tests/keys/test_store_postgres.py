@@ -228,7 +228,7 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
     tokens = make_store(place, "shop")
     follower, ring = StoreFollower(place), KeyRing([], lambda: CREATED)
     follower.read()
-    ring.replace(ring.merged(follower.keys, []))
+    ring.replace(ring.merged(follower.snapshot.keys.values(), []))
     fail, reason = FAULTS[fault]
     with fail(database), monkeypatch.context() as patched:
         if fault == "hanging":
@@ -249,7 +249,7 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
     assert line.getMessage() == f"{place.name}: the key store can be read again"
     revoke_elsewhere(place)
     follower.poll()
-    ring.replace(ring.merged(follower.keys, []))
+    ring.replace(ring.merged(follower.snapshot.keys.values(), []))
     with pytest.raises(InvalidKey):
         ring.authenticate("bearer", tokens["shop"])
 
@@ -272,7 +272,7 @@ async def test_kept_connection_on_which_nothing_is_answered_is_replaced_within_s
         async with asyncio.timeout(5):
             await asyncio.to_thread(follower.poll)
         assert follower.error is None
-        assert [key.rejected for key in follower.keys] == ["revoked"]
+        assert [key.rejected for key in follower.snapshot.keys.values()] == ["revoked"]
         await asyncio.to_thread(relayed.close)
         await asyncio.to_thread(place.close)
 

@@ -27,7 +27,7 @@ from tornado_idv.errors import (
 from tornado_idv.interfaces.hookspecs import Kinds
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.keys.store import EMPTY, KeyStoreLocation, locate_store
+from tornado_idv.keys.store import EMPTY, KeyStoreLocation, StoredKeys, locate_store
 from tornado_idv.lookup.deadlines import is_cancelled
 from tornado_idv.service.part import Prepared, background
 
@@ -47,7 +47,7 @@ _SERVER_INTERVAL = 10.0
 
 
 class StoreFollower:
-    """Reads changes of a key store into ``keys``, and writes the last use of keys.
+    """Reads changes of a key store into ``snapshot``, and writes the last use of keys.
 
     Reads and writes may wait for the disk, a server or a lock, so call the methods only through
     ``in_thread``. A poll of a file opens it, compares the revision of the store with the last one,
@@ -71,8 +71,7 @@ class StoreFollower:
         self._known: dict[bytes, ApiKey] = {}
         self._timer = timer
         self._clock = clock
-        self._snapshot = EMPTY
-        self.keys: Sequence[ApiKey] = ()
+        self.snapshot = EMPTY
         """The keys of the last successful read."""
         self._written: dict[str, float] = {}
         self._write_failed = False
@@ -80,17 +79,14 @@ class StoreFollower:
     def read(self) -> None:
         """Read changes of the store since the last call. Raises `KeyStoreError`.
 
-        An unchanged key stays the same object. Without any change, ``keys`` is the same object.
+        An unchanged key stays the same object. Without any change, ``snapshot`` is the same object.
         """
         with self.location.opened(busy_timeout=_BUSY_TIMEOUT) as store:
-            if self.location.overwritten:
-                self._snapshot = EMPTY
-                self.location.overwritten = False
-            snapshot = store.api_keys(self._snapshot)
-        if snapshot is not self._snapshot:
+            snapshot = store.api_keys(EMPTY if self.location.overwritten else self.snapshot)
+        self.location.overwritten = False
+        if snapshot is not self.snapshot:
             self._warn_of_returned(snapshot.keys)
-            self._snapshot = snapshot
-            self.keys = list(snapshot.keys.values())
+            self.snapshot = snapshot
 
     def poll(self) -> None:
         """Read changes of the store. Log a failure once; the next call tries again.
@@ -139,7 +135,7 @@ class StoreFollower:
 
         A failure is logged once. With ``is_last`` it is logged again, because the times are lost.
         """
-        ids = {key.id for key in self.keys}
+        ids = {key.id for key in self.snapshot.keys.values()}
         later = {
             key_id: used
             for key_id, used in times.items()
@@ -173,7 +169,7 @@ class Keys:
         self.store: StoreFollower | None = None
         self._kinds = kinds
         self._configured: tuple[ApiKey, ...] = ()
-        self._stored: Sequence[ApiKey] = ()  # the stored keys that the ring has now
+        self._stored = EMPTY  # the stored keys that the ring has now
         self._leaving: set[asyncio.Task[None]] = set()
         self._call: asyncio.Future[None] | None = None  # of `follow`
 
@@ -206,7 +202,7 @@ class Keys:
             until = time.monotonic() + _MAX_AGE
             store = await _open(auth.store, self._kinds)
         configured = tuple(each.api_key for each in auth.keys)
-        stored: Sequence[ApiKey] = () if store is None else store.keys
+        stored = EMPTY if store is None else store.snapshot
 
         async def abort() -> None:
             if store is not None and store is not before:
@@ -221,9 +217,9 @@ class Keys:
 
         def commit() -> None:
             ring, self.store, self._configured = self.ring, store, configured
-            self._stored = () if store is None else store.keys
+            self._stored = EMPTY if store is None else store.snapshot
             changed = self._stored is not stored
-            ring.replace(ring.merged(self._stored, configured) if changed else merged)
+            ring.replace(ring.merged(self._stored.keys.values(), configured) if changed else merged)
             ring.complete_until = ring.complete_until if store is before else until
             if before is not None and before is not store:
                 if self._call is not None:
@@ -258,8 +254,8 @@ class Keys:
     async def _poll(self, store: StoreFollower) -> None:
         since = time.monotonic()
         await store.in_thread(store.poll)
-        while store is self.store and store.keys is not self._stored:
-            stored, configured = store.keys, self._configured
+        while store is self.store and store.snapshot is not self._stored:
+            stored, configured = store.snapshot, self._configured
             merged, errors = await store.in_thread(self._merge, store, configured, stored)
             if store is self.store and configured is self._configured:  # not replaced meanwhile
                 self.ring.replace(merged)
@@ -276,11 +272,12 @@ class Keys:
         return {key: used for key, used in self.ring.last_used.items() if key not in configured}
 
     def _merge(
-        self, store: StoreFollower, configured: Sequence[ApiKey], stored: Sequence[ApiKey]
+        self, store: StoreFollower, configured: Sequence[ApiKey], stored: StoredKeys
     ) -> tuple[dict[bytes, ApiKey], list[SettingError]]:
         """Return all keys by digest, and an error for each configured key that is also stored."""
-        conflicts = key_conflicts(configured, stored, store.location.name)
-        return self.ring.merged(stored, configured), list(conflicts)
+        keys = stored.keys.values()
+        conflicts = key_conflicts(configured, keys, store.location.name)
+        return self.ring.merged(keys, configured), list(conflicts)
 
 
 async def _open(setting: Path | SecretStr, kinds: Kinds) -> StoreFollower:
