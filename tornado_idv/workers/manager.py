@@ -195,7 +195,8 @@ class Manager:
 
     async def _overview(self) -> Message:
         try:
-            return await asyncio.wait_for(self._channel.ask("overview"), _TIMEOUT)
+            async with asyncio.timeout(_TIMEOUT):
+                return await self._channel.ask("overview")
         except TimeoutError:
             raise OperationFailed("The supervisor does not respond") from None
 
