@@ -3,7 +3,7 @@
 Names are imported on first use, because `tornado-idv --help` and the client need few of them.
 """
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -83,18 +83,15 @@ _NAMES = {
     "WholeNumber",
 }
 """The public names of each module. Type checkers read the imports above instead."""
-_SUBMODULES = ("kit.mapping", "strict_json", "trace_context", "yaml_loader")
-_BY_NAME = {each: module for module, names in _NAMES.items() for each in names.split()}
-_BY_NAME |= {each.rpartition(".")[2]: each for each in _SUBMODULES}
-_MODULES = dict(sorted(_BY_NAME.items()))
+_PLACES = {each: f"{module}:{each}" for module, names in _NAMES.items() for each in names.split()}
+for _each in ("kit.mapping", "strict_json", "trace_context", "yaml_loader"):
+    _PLACES[_each.rpartition(".")[2]] = f"{_each}:"
 
 if not TYPE_CHECKING:  # with `__getattr__`, type checkers would accept any name
-    __all__ = list(_MODULES)
+    __all__ = list(_PLACES)
 
     def __getattr__(name: str) -> object:
-        if name not in _MODULES:
+        if name not in _PLACES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = import_module(f"{__name__}.{_MODULES[name]}")
-        value = module if _MODULES[name] in _SUBMODULES else getattr(module, name)
-        globals()[name] = value
+        globals()[name] = value = resolve_name(f"{__name__}.{_PLACES[name]}")
         return value

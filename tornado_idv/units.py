@@ -18,8 +18,6 @@ PERCENTAGE = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,9})?|100)%", re.ASCII)
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _BYTES = {"GiB": 1024**3, "MiB": 1024**2, "KiB": 1024, "B": 1}
 _PERIODS = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
-_MAX_COUNT = 10**9
-_MAX_PERIOD = 10 * 365 * 86400
 
 
 def _match(pattern: re.Pattern[str], text: str, message: str) -> re.Match[str]:
@@ -79,10 +77,10 @@ def parse_rate(text: str) -> Rate:
     advice = "not a rate; write a number, / and a period, like 100/second or 300/10 minutes"
     match = _match(RATE, text, advice)
     count, periods = int(match[1]), int(match[2] or 1)
-    if not 1 <= count <= _MAX_COUNT:
+    if not 1 <= count <= 10**9:
         raise ValueError("the number of a rate must be from 1 to 1000000000")
     seconds = periods * _SECONDS[match[3][0]]
-    if not 1 <= seconds <= _MAX_PERIOD:
+    if not 1 <= seconds <= 3650 * 86400:
         raise ValueError("the period of a rate must be from 1 second to 3650 days")
     return Rate(count, seconds)
 

@@ -90,16 +90,13 @@ def locate(root: Any, path: Sequence[int | str]) -> Mark:
     """Return the position of the value at ``path``, or of the closest existing parent."""
     mark: Mark = getattr(root, "mark", Mark(1, 1))
     for step in path:
-        if isinstance(root, Mapping):
-            key = root.key(str(step))
-            if key is None:
-                return mark
+        if isinstance(root, Mapping) and (key := root.key(str(step))) is not None:
             mark, root = key.mark, root[key]
         elif isinstance(root, Items) and isinstance(step, int) and step < len(root):
             root = root[step]
             mark = root.mark
         else:
-            return mark
+            break
     return mark
 
 

@@ -24,7 +24,6 @@ _URL = re.compile(
 _VISIBLE = re.compile(r"[!-~]+")
 _OPERATIONS = {"input": "url", "card_number": "card"}
 _FIRST_PAUSE = 0.1
-_MAX_ITEMS = 100
 _MAX_REQUEST = 15_000
 """Maximum size of a batch request, in bytes. The service accepts 16 KiB by default."""
 _RETRIED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -75,7 +74,7 @@ class BaseClient(Generic[_FoundT, _UserT]):
         self._traceparent = traceparent
         self._ssl = ssl_context
         self._clock, self._sleep, self._chance = clock, sleep, chance
-        self._max_items = _MAX_ITEMS
+        self._max_items = 100
         self.date = ""
         """The ``Date`` field of the last response of the service."""
         self._prepare()

@@ -127,10 +127,9 @@ def is_demo(tree: Any) -> bool:
     If a malformed ``demo`` counted as false, each plain token would be a further error.
     """
     value = value_at(tree, "demo")
-    try:
+    with suppress(ValidationError):
         return value is not None and TypeAdapter(bool).validate_python(value)
-    except ValidationError:
-        return True
+    return True
 
 
 def key_conflicts(

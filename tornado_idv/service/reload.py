@@ -29,7 +29,6 @@ _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
 PREPARE_TIMEOUT = 120.0
 """Maximum seconds for each of the two steps of a reload: read the file, open the backends."""
-_WATCH_INTERVAL = 1.0
 STOPPING = "the service is stopping"
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -97,7 +96,7 @@ class Reloader:
     async def watch(self, files: SocketFiles, is_enabled: Callable[[], bool]) -> None:
         """Check the socket ``files`` until `stop`. While ``is_enabled()``, also call `poll`."""
         while True:
-            await asyncio.sleep(_WATCH_INTERVAL)
+            await asyncio.sleep(1)
             if not self._stopped:  # after the stop, a new service may replace them
                 files.check()
             if is_enabled():

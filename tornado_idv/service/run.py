@@ -22,13 +22,11 @@ from tornado_idv.service.service import ServiceInfo, service_of_one_process
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
-_GC_THRESHOLD = 20_000
 _LAG_INTERVAL = 0.1
 _MAX_LAG = 1.0
 """Seconds of lag above which the event loop counts as blocked."""
 KILLED_BY = 128
 """The exit code after a signal is this number plus the signal's number, as in a shell."""
-_STOP = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(current: Configuration, announce: Callable[[ServiceInfo], None], logs: LogOutput) -> None:
@@ -86,7 +84,7 @@ class Signals:
         self.stop = asyncio.Event()
         self._starting = task
         self._abort = abort
-        for number in _STOP:
+        for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._on_stop, number)
 
     def ready(self, on_hangup: Callable[[], object]) -> None:
@@ -112,7 +110,7 @@ def tune_gc() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD)
+    gc.set_threshold(20_000)
 
 
 def skip_last_collection() -> None:

@@ -109,13 +109,12 @@ class Service(ServiceInfo):
         return self.keys.ring
 
     async def report(self, *, take_lag: bool = False) -> Report:
-        counters = self.counters
         return Report(
             "draining" if self.draining else "ready",
             os.getpid(),
-            counters.started_at,
+            self.counters.started_at,
             self.process_report(take_lag=take_lag),
-            counters,
+            self.counters,
             last_reload=self.reloader.last,
         )
 

@@ -18,7 +18,6 @@ from tornado_idv.errors import StartError, format_traceback
 from tornado_idv.workers.channel import CRASHED, Message, State, encode
 
 _log = logging.getLogger(__name__)
-_READ_SIZE = 256 * 1024
 _STABLE_AFTER = 1.0
 """If a process has served for this time, in seconds, its restart has no back-off."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
@@ -86,7 +85,7 @@ class Child:
         """Return the messages received since the last call."""
         # If the process has closed with unread messages from here, the next call finds the end.
         with suppress(OSError):
-            while data := self.sock.recv(_READ_SIZE):
+            while data := self.sock.recv(256 * 1024):
                 self.heard = now
                 self._received += data
             self.disconnected = True
