@@ -184,11 +184,12 @@ async def test_reload_reads_many_keys_beside_the_event_loop(
         return merge(ring, stored, configured)
 
     monkeypatch.setattr(KeyRing, "merged", merged)
-    settings = AuthSettings.model_construct(store=store)
-    async with service_keys.Keys(idv_kinds()).opened(settings) as keys:
-        (await keys.prepare(settings)).commit()
+    keys, settings = service_keys.Keys(idv_kinds()), AuthSettings.model_construct(store=store)
+    (await keys.prepare(settings)).commit()
+    (await keys.prepare(settings)).commit()
     assert threads
     assert main_thread() not in threads
+    await keys.close()
 
 
 def test_unexpected_error_does_not_end_the_following(

@@ -131,8 +131,7 @@ def problems(
         if is_unknown:
             value = value.key(steps[-1])
             path = (*path, value) if is_safe_to_print(value) else path
-            refused = _REFUSED.get(dotted(path))
-            text = refused or _unknown(value, meant.get(steps), location.known)
+            text = _REFUSED.get(dotted(path)) or _unknown(value, meant.get(steps), location.known)
         elif kind.startswith("union_tag_") and isinstance(value, yaml_loader.Mapping):
             members: dict[Any, Any] = value
             path, value = (*path, location.tag), members.get(location.tag, value)

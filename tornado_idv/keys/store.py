@@ -140,8 +140,7 @@ class KeyStore:
         try:
             return convert(*values)
         except (TypeError, ValueError):
-            is_id = isinstance(key_id, str) and KEY_ID.fullmatch(key_id)
-            name = f": {key_id}" if is_id else ""
+            name = f": {key_id}" if isinstance(key_id, str) and KEY_ID.fullmatch(key_id) else ""
             raise InvalidRowError(f"{self._name}: a key in it is not valid{name}") from None
 
 

@@ -210,8 +210,7 @@ class AnswerCache:
             self._negative.pop(text)
             entries, epoch = self._found, self._epochs[answer.backend]
             refresh_at = now + ttl * limits.refresh_ahead
-        stale_until = fresh_until + stale_ttl
-        entries.put(text, Entry(answer, epoch, fresh_until, refresh_at, stale_until))
+        entries.put(text, Entry(answer, epoch, fresh_until, refresh_at, fresh_until + stale_ttl))
 
     def drop_user(self, query: Query) -> None:
         """Drop a user that a lookup no longer finds from all `related` caches and their `calls`."""

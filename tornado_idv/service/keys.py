@@ -184,10 +184,7 @@ class Keys:
             async with background(self.follow()):
                 yield self
         finally:
-            if self.store is not None:
-                await _close(self.store, self._last_used())
-            if self._leaving:
-                await asyncio.wait(self._leaving)
+            await self.close()
 
     async def prepare(self, auth: AuthSettings) -> Prepared:
         """Prepare to use the configured keys and those of the configured store.
@@ -251,6 +248,13 @@ class Keys:
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
                 _log.error("reading or writing the key store failed:\n%s", format_traceback(error))
 
+    async def close(self) -> None:
+        """Write the last use of keys to the store, and close the store."""
+        if self.store is not None:
+            await _close(self.store, self._last_used())
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+
     async def _poll(self, store: StoreFollower) -> None:
         since = time.monotonic()
         await store.in_thread(store.poll)
@@ -290,7 +294,6 @@ async def _open(setting: Path | SecretStr, kinds: Kinds) -> StoreFollower:
 
 
 async def _close(store: StoreFollower, times: Mapping[str, float]) -> None:
-    """Write ``times`` as the last use of keys, and close the store."""
     try:
         await asyncio.wait_for(store.in_thread(store.close, times), _STOP_TIMEOUT)
     except TimeoutError:
