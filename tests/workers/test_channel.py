@@ -20,7 +20,7 @@ from tornado_idv.workers.channel import (
     supervised,
 )
 
-Serve = Callable[[Channel], Awaitable[int]]
+Serve = Callable[[Channel], Awaitable[bool]]
 
 
 @pytest.fixture
@@ -44,21 +44,21 @@ async def test_process_stops_as_the_supervisor_says(
     caplog.set_level(logging.INFO)
     seen: list[bool] = []
 
-    async def serve(channel: Channel) -> int:
+    async def serve(channel: Channel) -> bool:
         channel.serving(3)
         await channel.stop.wait()
         seen.append(channel.delay)
-        return 17
+        return not delay
 
     control.send("drain", delay=delay)
-    assert await run(control, serve) == 17
+    assert await run(control, serve) == int(delay)
     assert seen == [delay]
     assert control.rest()[-1]["state"]["keys"] == 3
     assert caplog.messages == []
 
 
 async def test_cancellation_that_is_no_stop_is_passed_on(control: ControlEnd) -> None:
-    async def serve(_: Channel) -> int:
+    async def serve(_: Channel) -> bool:
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
@@ -70,7 +70,7 @@ async def test_problems_of_a_failed_start_are_reported(control: ControlEnd) -> N
         Problem("users.yaml", 3, 1, "users", "wrong"), Problem("x", 1, 2, "", "bad")
     )
 
-    async def serve(_: Channel) -> int:
+    async def serve(_: Channel) -> bool:
         raise error
 
     await run(control, serve)
@@ -83,7 +83,7 @@ async def test_unhandled_exception_is_logged_without_its_message(
 ) -> None:
     card_number = "4000123412341234"
 
-    async def serve(_: Channel) -> int:
+    async def serve(_: Channel) -> bool:
         raise ValueError(card_number)
 
     assert await run(control, serve) == 70
@@ -96,9 +96,9 @@ async def test_unhandled_exception_is_logged_without_its_message(
 async def test_everything_is_sent_before_the_end(control: ControlEnd) -> None:
     text = "x" * 1_000_000
 
-    async def serve(channel: Channel) -> int:
+    async def serve(channel: Channel) -> bool:
         channel.send(op="report", report=text)
-        return 0
+        return True
 
     ended = asyncio.create_task(run(control, serve))
     sent = await asyncio.to_thread(control.rest)
@@ -107,14 +107,14 @@ async def test_everything_is_sent_before_the_end(control: ControlEnd) -> None:
 
 
 async def test_replies_are_in_the_order_of_the_messages(control: ControlEnd) -> None:
-    async def serve(channel: Channel) -> int:
+    async def serve(channel: Channel) -> bool:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(channel.ask("overview"), 0.001)
         asking = asyncio.create_task(channel.ask("overview"))
         for number in (1, 2):
             control.send("reply", number=number)
         assert (await asking)["number"] == 2
-        return len(channel._replies)  # noqa: SLF001 - what another service has written
+        return not channel._replies  # noqa: SLF001 - what another service has written
 
     assert await run(control, serve) == 0
 

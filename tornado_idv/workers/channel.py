@@ -200,17 +200,18 @@ class Channel:
 
 
 async def supervised(
-    control: socket.socket, serve: Callable[[Channel], Awaitable[int]], generation: int
+    control: socket.socket, serve: Callable[[Channel], Awaitable[bool]], generation: int
 ) -> int:
     """Run ``serve`` under the supervisor at the other end of ``control``. Return the exit code.
 
-    ``generation`` is the number of the configuration at the start of the process.
+    ``serve`` returns whether all requests were answered. ``generation`` is the number of the
+    configuration at the start of the process.
     """
     connection = await MessageStream.on(control)
     channel = Channel(connection, asyncio.current_task(), generation)
     try:
         async with background(channel.read()), background(channel.send_heartbeats()):
-            return await serve(channel)
+            return STOPPED if await serve(channel) else UNANSWERED
     except StartError as error:
         channel.update(error=str(error), problems=getattr(error, "problems", ()))
         return NOT_STARTED

@@ -27,14 +27,7 @@ from tornado_idv.service.reload import (
     failure,
     prepare_file,
 )
-from tornado_idv.workers.channel import (
-    STOPPED,
-    Channel,
-    Message,
-    MessageStream,
-    connected,
-    supervised,
-)
+from tornado_idv.workers.channel import Channel, Message, MessageStream, connected, supervised
 
 _log = logging.getLogger(__name__)
 _TIMEOUT = 5.0
@@ -48,7 +41,7 @@ def run_manager(
     settings, admin = current.settings, current.settings.admin
     logs = configure_logging(settings.logging.level, settings.logging.format, shared=True)
 
-    async def serve(channel: Channel) -> int:
+    async def serve(channel: Channel) -> bool:
         keys = Keys(current.kinds)
         async with AsyncExitStack() as stack:
             operations = Manager(channel, current, keys)
@@ -61,7 +54,7 @@ def run_manager(
             logs.writer.flush()  # before the announcement of the service
             channel.serving(0)  # only workers count keys
             await channel.stop.wait()
-        return STOPPED
+        return True
 
     with closing(logs):
         return uvloop.run(supervised(control, serve, current.generation))

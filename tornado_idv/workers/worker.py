@@ -16,15 +16,7 @@ from tornado_idv.service.part import background
 from tornado_idv.service.reload import Configuration, failure, prepare_file
 from tornado_idv.service.run import measure_lag, tune_gc
 from tornado_idv.service.service import Service, public_listener
-from tornado_idv.workers.channel import (
-    STOPPED,
-    UNANSWERED,
-    Channel,
-    Message,
-    MessageStream,
-    control_socket,
-    supervised,
-)
+from tornado_idv.workers.channel import Channel, Message, MessageStream, control_socket, supervised
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +28,7 @@ def run_worker(
     logging_ = current.settings.logging
     logs = configure_logging(logging_.level, logging_.format, logging_.ids, shared=True)
 
-    async def serve(channel: Channel) -> int:
+    async def serve(channel: Channel) -> bool:
         # SIGTERM only requests a replacement. The supervisor decides: it may get SIGTERM itself, or
         # it starts a successor first.
         retire = lambda: channel.update(retiring=True)  # noqa: E731
@@ -53,10 +45,10 @@ def run_worker(
                     channel.serving(service.key_count, lambda: _report(service))
                     async with background(measure_lag(service.counters)):
                         await channel.stop.wait()
-                        if await service.drain(delay=channel.delay):
-                            return STOPPED
+                        drained = await service.drain(delay=channel.delay)
+                    if not drained:
                         _log.warning("stopped with requests unanswered after the drain timeout")
-                        return UNANSWERED
+                    return drained
 
     with closing(logs):
         return uvloop.run(supervised(control, serve, current.generation))
