@@ -169,5 +169,5 @@ async def test_a_lost_connection_does_not_lead_back_to_the_old_primary(cluster: 
         old.bar(())
         new.cut()
         await asyncio.to_thread(followed.poll)
-        assert [key.rejected for key in followed.keys] == ["revoked"]
+        assert [key.rejected for key in followed.snapshot.keys.values()] == ["revoked"]
         await asyncio.to_thread(followed.location.close)

@@ -8,7 +8,6 @@ from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
-    Field,
     GetCoreSchemaHandler,
     GetPydanticSchema,
     PlainValidator,
@@ -100,7 +99,10 @@ def _entry(base: type[Options], choices: _Choices, noun: str) -> Any:
             raise PydanticCustomError("no_kinds", text)
 
         return Annotated[base, PlainValidator(refuse), WithJsonSchema({"not": {}})]
-    models = {kind: options and _options(kind, options) for kind, options in choices}
+    models = {
+        kind: options and _submodel(options, kind=(Literal[kind], options.model_fields["kind"]))
+        for kind, options in choices
+    }
 
     def by_kind(_: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         schemas = {
@@ -110,11 +112,6 @@ def _entry(base: type[Options], choices: _Choices, noun: str) -> Any:
         return core_schema.tagged_union_schema(schemas, discriminator="kind")
 
     return Annotated[base, GetPydanticSchema(by_kind)]
-
-
-def _options(kind: str, base: type[Options]) -> type[Options]:
-    described = Field(description=base.model_fields["kind"].description)
-    return _submodel(base, kind=(Literal[kind], described))
 
 
 def _submodel(base: type[OptionsT], *added: type[Options], **fields: Any) -> type[OptionsT]:

@@ -5,17 +5,11 @@ from dataclasses import replace
 from math import inf
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    AliasChoices,
-    ConfigDict,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_validator
 
 from tornado_idv.config.address import Address, AdminSettings, ListenAddress
 from tornado_idv.config.types import (
+    AFTER_NOT_BEFORE,
     UNIX,
     BodyLimit,
     CardDigits,
@@ -28,7 +22,6 @@ from tornado_idv.config.types import (
     Timeout,
     Workers,
     accepted_by,
-    check_order,
     matching,
 )
 from tornado_idv.identifiers import Identifiers, ProfileSite
@@ -200,7 +193,7 @@ class KeySettings(Options):
     """The operations that the key permits."""
     not_before: Moment | None = None
     """The time from which the key is valid."""
-    expires: Annotated[Moment | None, AfterValidator(check_order)] = None
+    expires: Annotated[Moment | None, AFTER_NOT_BEFORE] = None
     """The time at which the key expires."""
     limits: KeyLimitSettings = KeyLimitSettings()
     """The limits of the key. Each replaces the limit of the same name in ``limits``."""

@@ -90,14 +90,15 @@ def _moment(value: object) -> object:
         raise ValueError("not a date and time; write it like 2027-01-01T00:00:00Z") from None
 
 
-def check_order(expires: datetime | None, info: ValidationInfo) -> datetime | None:
-    """Return ``expires``; raises `ValueError` unless it is later than the field ``not_before``."""
+def _after_not_before(expires: datetime | None, info: ValidationInfo) -> datetime | None:
     not_before = info.data.get("not_before")
     if expires is not None and not_before is not None and expires <= not_before:
         raise ValueError("must be after not_before")
     return expires
 
 
+AFTER_NOT_BEFORE = AfterValidator(_after_not_before)
+"""Validates that a time is later than the field ``not_before``. Either may be missing."""
 Timeout = Annotated[Duration, Field(gt=0)]
 CardDigits = Annotated[WholeNumber, Field(ge=1, le=64)]
 BodyLimit = Annotated[

@@ -4,15 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import (
-    Discriminator,
-    Field,
-    PrivateAttr,
-    Tag,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.identifiers import Identifiers
@@ -142,7 +134,7 @@ class BackendOptions(Options):
     """One to five users who must be found. Without them, "not found" is not trusted."""
     shadow: ShadowOptions | None = None
     """Makes this backend a shadow: it is for comparison, and no response uses its results."""
-    _folds_nicknames: bool = PrivateAttr(default=False)
+    _folds_nicknames: bool = False
 
     @model_validator(mode="after")
     def _read_context(self, info: ValidationInfo) -> Self:

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, fie
 from tornado_idv import strict_json
 from tornado_idv.cli.common import Record, RefusedError, counted, examples, report
 from tornado_idv.config.problems import dotted, is_safe_to_print
-from tornado_idv.config.types import KeyId, Moment, Sha256, check_order
+from tornado_idv.config.types import AFTER_NOT_BEFORE, KeyId, Moment, Sha256
 from tornado_idv.errors import ConfigError, Problem
 from tornado_idv.features.keys.editor import TIMES, DuplicateKeyError, KeyRecord, Token, in_order
 from tornado_idv.features.keys.store import (
@@ -59,7 +59,7 @@ class ImportedKey(Options):
     scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = DEFAULT_SCOPES
     created: Time | None = None
     not_before: Time | None = None
-    expires: Annotated[Time | None, AfterValidator(check_order)] = None
+    expires: Annotated[Time | None, AFTER_NOT_BEFORE] = None
     requests: RateLimit | None = None
     misses: RateLimit | None = None
     note: ShortText = ""
