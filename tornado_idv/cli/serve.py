@@ -4,10 +4,14 @@ import json
 import logging
 import os
 import signal
+import sys
+import threading
 import time
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from pkgutil import resolve_name
+from tempfile import TemporaryDirectory
 
 import click
 from click.core import ParameterSource
@@ -16,10 +20,10 @@ from tornado_idv.cli.common import config_option, example_request, examples, exi
 from tornado_idv.cli.standard_streams import OutputError
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
-from tornado_idv.double.demo import demo_config, terminate_on_eof
 from tornado_idv.errors import ConfigError, StartError
 from tornado_idv.features import FEATURES
 from tornado_idv.interfaces.command_tools import Exit
+from tornado_idv.keys.token import issue
 from tornado_idv.kit.files import replaced_file
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import installed_kinds, plugin_manager
@@ -30,6 +34,14 @@ from tornado_idv.service.service import ServiceInfo
 
 _log = logging.getLogger(__name__)
 _STANDARD_ERROR = 2
+_DEMO_CONFIG = """\
+demo: true
+profile_sites: [https://profiles.example]
+server: {{docs: true, drain: {{timeout: 100ms}}}}
+admin: {{port: 0}}
+auth: {{keys: [{{id: double, token: {token}}}]}}
+backends: [{{name: users, kind: yaml, path: {path}}}]
+"""
 
 
 @click.command(
@@ -96,7 +108,7 @@ def serve(
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     with (
         exit_on_error(Exit.UNDETERMINED, other_codes={ConfigError: Exit.NO}),
-        demo_config(fixture, port)
+        _demo_config(fixture, port)
         if fixture
         else nullcontext(ConfigFile.read(config_path, port)) as file,
     ):
@@ -110,7 +122,7 @@ def serve(
             _try_to_announce(settings, ready_fd, ready_file, service)
             ready_fd = None  # closed
             if stop_on_eof:  # not earlier: before this, SIGTERM ends the process without a drain
-                terminate_on_eof()
+                threading.Thread(target=_terminate_on_eof, daemon=True).start()
 
         with file.located():
             if (workers := worker_count(settings.server.workers)) > 1:
@@ -122,6 +134,24 @@ def serve(
             logging_ = settings.logging
             with closing(configure_logging(logging_.level, logging_.format, logging_.ids)) as logs:
                 run(current, announce_once, logs)
+
+
+@contextmanager
+def _demo_config(users: Path, port: int | None) -> Iterator[ConfigFile]:
+    """Yield a temporary configuration with the users in the file ``users`` and a new key."""
+    with TemporaryDirectory(prefix="tornado-idv-") as folder:
+        file = Path(folder) / "config.yaml"
+        path = json.dumps(str(users.absolute())).replace("${", "$${")
+        file.write_text(_DEMO_CONFIG.format(token=issue("double"), path=path), encoding="utf-8")
+        yield ConfigFile.read(file, port)
+
+
+def _terminate_on_eof() -> None:
+    """Wait for the end of standard input, then send SIGTERM to this process."""
+    with suppress(OSError):
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _close(ready_fd: int | None) -> None:
