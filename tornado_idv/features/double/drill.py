@@ -5,10 +5,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -26,8 +25,7 @@ _LIST = "{list}"
 _USER = User("Free", "4000123412341234", "@drill")
 
 
-@dataclass(frozen=True)
-class Scenario:
+class Scenario(NamedTuple):
     """A state of the service, and ``right``: the correct conclusions of a program in this state.
 
     If ``exists`` is true, the user exists. ``fault`` has the members of the `Fault` to simulate.
@@ -36,7 +34,7 @@ class Scenario:
 
     name: str
     exists: bool = True
-    fault: dict[str, Any] = field(default_factory=dict)
+    fault: dict[str, Any] | None = None
     rotated: bool = False
     right: tuple[str, ...] = (_FOUND, _UNSURE)
 

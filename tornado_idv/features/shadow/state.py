@@ -49,8 +49,8 @@ class ShadowState:
         self._backend, self._clock = backend, clock
         self._thread = DaemonThread("shadow-state")
         self._waiting = deque[Recorded](maxlen=_MAX_WAITING)
-        self._dropped = self._noticed = 0
-        """Numbers of dropped comparisons: all, and those before the last successful write."""
+        self._is_complete = True
+        """Whether no comparison has been lost since the last successful write."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Future[None] | None = None
@@ -66,12 +66,12 @@ class ShadowState:
     def follow(self, scope: bytes) -> None:
         """Set the `scope_of_users` of the current settings. It is stored with the comparisons."""
         # The queue may have comparisons of former settings. So begin again, as after a loss.
-        self._dropped += self._scope not in (b"", scope)
+        self._is_complete &= self._scope in (b"", scope)
         self._scope = scope
 
     def record(self, query: Query, comparison: Comparison, began: float) -> None:
         """Queue a comparison that began at a Unix time. A mismatch triggers a write."""
-        self._dropped += len(self._waiting) >= _MAX_WAITING
+        self._is_complete &= len(self._waiting) < _MAX_WAITING
         self._waiting.append(Recorded(query, comparison, began))
         if comparison.result != "match":
             self._wake.set()
@@ -115,21 +115,19 @@ class ShadowState:
     async def _write(self) -> None:
         """Write the queue to the file. After a failure, return the comparisons to the queue."""
         # An empty queue is written, too: the file records the time of the last write.
-        waiting = [*self._waiting]
+        problem, waiting, is_complete = None, [*self._waiting], self._is_complete
         self._waiting.clear()
-        problem, dropped = None, self._dropped
-        is_complete = dropped == self._noticed
+        # If comparisons were lost before this write, it discards all stored comparisons. A loss
+        # during this write has the same effect in the next write.
+        self._is_complete = True
         write = partial(self._file.write, waiting, self._clock(), is_complete=is_complete)
         try:
             write = partial(write, problem=self._problem_of_shadow())
             await self._thread(lambda scope: write(scope=sealed(scope)), self._scope)
-            # If comparisons were dropped before this write, it has discarded all stored
-            # comparisons. A drop during this write has the same effect in the next write.
-            self._noticed = dropped
         except Exception as error:  # noqa: BLE001 - no error of the file may end this task
             problem = str(error) if isinstance(error, StartError) else format_traceback(error)
             waiting += self._waiting
-            self._dropped += max(0, len(waiting) - _MAX_WAITING)
+            self._is_complete &= is_complete and len(waiting) <= _MAX_WAITING
             self._waiting = deque(waiting, _MAX_WAITING)
         if problem != self.problem:
             level = logging.ERROR if problem else logging.INFO

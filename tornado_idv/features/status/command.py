@@ -22,7 +22,6 @@ def status(admin: AdminListener) -> NoReturn:
 
 
 def _status(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the status as pairs of label and text."""
     yield "state", record["status"]
     yield "version", f"{record['version']}, up for {record['uptime_s']:.0f} s"
     for each in record.get("workers", ()):

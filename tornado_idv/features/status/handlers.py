@@ -106,8 +106,7 @@ class HistoryHandler(AdminHandler):
 
     async def get(self) -> None:
         history: History = self.settings["history"]
-        columns = history.columns()
-        self.send({"interval_s": INTERVAL, "window_s": WINDOW, "samples": columns})
+        self.send({"interval_s": INTERVAL, "window_s": WINDOW, "samples": history.columns()})
 
 
 class PageHandler(AdminHandler):
