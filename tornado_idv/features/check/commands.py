@@ -29,7 +29,7 @@ from tornado_idv.cli.common import (
 from tornado_idv.config.address import Address
 from tornado_idv.config.checks import key_conflicts
 from tornado_idv.config.load import ConfigFile, load_without_references
-from tornado_idv.config.problems import dotted
+from tornado_idv.config.problems import Steps, dotted
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import Broken, ConfigError, IdvError, Problem, SettingError, Untrusted
 from tornado_idv.features.check.schema import json_schema
@@ -136,7 +136,7 @@ class DryRun:
             before = len(self.problems)
             with _logged_warnings() as warnings, self._problems_at("backends", i):
                 async with opened_backend(build_backend(kinds, options)) as backend:
-                    await self._check_canaries(backend, settings, "backends", i, "canary")
+                    await self._check_canaries(backend, settings, ("backends", i, "canary"))
                     for query in _made_up_users(settings) if self.online else ():
                         if type(query) in backend.serves:
                             await _check_absent(backend, query)
@@ -172,9 +172,7 @@ class DryRun:
     def warn(self, message: str, *steps: int | str) -> None:
         self.warnings.append(self._problem(message, steps))
 
-    async def _check_canaries(
-        self, backend: AnyBackend, settings: Settings, *steps: int | str
-    ) -> None:
+    async def _check_canaries(self, backend: AnyBackend, settings: Settings, steps: Steps) -> None:
         """Look up the canaries of a backend. If its server is down, add only a warning.
 
         With systemd, ``check`` runs before each reload, and an error would prevent the reload.
@@ -196,10 +194,10 @@ class DryRun:
             else:
                 self._confirm(backend, f"{name} {'not found' if name in absent else 'found'}")
         if by_name and not absent:
-            await self._warn_of_condition(backend, settings, *steps)
+            await self._warn_of_condition(backend, settings, steps)
 
     async def _warn_of_condition(
-        self, backend: AnyBackend, settings: Settings, *steps: int | str
+        self, backend: AnyBackend, settings: Settings, steps: Steps
     ) -> None:
         """Warn if ``not_known_when`` reads members that no response contains.
 
@@ -244,7 +242,7 @@ class DryRun:
         except IdvError as error:
             self.problems.append(self._problem(str(error), steps))
 
-    def _problem(self, message: str, steps: tuple[int | str, ...]) -> Problem:
+    def _problem(self, message: str, steps: Steps) -> Problem:
         mark = yaml_loader.locate(ConfigFile.read(self.path).tree(), steps)
         return Problem(str(self.path), *mark, dotted(steps), message)
 

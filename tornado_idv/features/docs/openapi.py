@@ -144,16 +144,7 @@ def describe_api(settings: Settings) -> Document:
                 name: {"description": text, "schema": schema}
                 for name, (text, schema) in _FIELDS.items()
             },
-            "schemas": {
-                **schemas,
-                **_batch_schemas(),
-                "Key": _key_schema(),
-                "Error": _object(
-                    status={"const": "error"},
-                    code={"enum": [*dict.fromkeys(error.code for error in ApiError)]},
-                    message={"type": "string", "description": "For people; may change."},
-                ),
-            },
+            "schemas": schemas | _fixed_schemas(),
             "responses": {str(status): _describe_errors(status) for status in sorted(_STATUSES)},
         },
     }
@@ -167,17 +158,6 @@ def _describe_key() -> Document:
         "description": "The id, scopes, expiry and limits of the key. No backend is queried.",
         "responses": _responses("The key.", _reference("Key"), _OF_KEY),
     }
-
-
-def _key_schema() -> Document:
-    rate = {"type": ["string", "null"], "description": "Like `100/minute`; null for no limit."}
-    return _object(
-        status={"const": "ok"},
-        id={"type": "string", "description": "The public name of the key."},
-        scopes={"type": "array", "items": {"type": "string"}},
-        expires={"type": ["string", "null"], "format": "date-time"},
-        limits=_object(requests=rate, misses=rate),
-    )
 
 
 def _describe_health() -> Document:
@@ -270,7 +250,8 @@ def _describe_batch(examples: Mapping[str, Document]) -> Document:
     }
 
 
-def _batch_schemas() -> Document:
+def _fixed_schemas() -> Document:
+    """Return the schemas that do not depend on the configuration."""
     item = {
         "type": "object",
         "description": "`input` as in `ByUrl`, or `card_number` as in `ByCard`. For an invalid "
@@ -279,6 +260,7 @@ def _batch_schemas() -> Document:
     }
     result = {"anyOf": [_reference("User"), _reference("Error")]}
     is_degraded = "Whether a backend has failed within ten minutes."
+    rate = {"type": ["string", "null"], "description": "Like `100/minute`; null for no limit."}
     return {
         "Items": _object(items={"type": "array", "minItems": 1, "maxItems": 100, "items": item}),
         "Results": _object(
@@ -286,6 +268,18 @@ def _batch_schemas() -> Document:
             results={"type": "array", "items": result},
             summary=_object(**{name: {"type": "integer"} for name in _SUMMARY}),
             degraded={"type": "boolean", "description": is_degraded},
+        ),
+        "Key": _object(
+            status={"const": "ok"},
+            id={"type": "string", "description": "The public name of the key."},
+            scopes={"type": "array", "items": {"type": "string"}},
+            expires={"type": ["string", "null"], "format": "date-time"},
+            limits=_object(requests=rate, misses=rate),
+        ),
+        "Error": _object(
+            status={"const": "error"},
+            code={"enum": [*dict.fromkeys(error.code for error in ApiError)]},
+            message={"type": "string", "description": "For people; may change."},
         ),
     }
 

@@ -21,7 +21,6 @@ from tornado_idv.kit.option_values import parsed_by
 from tornado_idv.units import parse_duration
 
 _FOUND, _GONE, _UNSURE, _NONE = "found", "gone", "unsure", "did not end in time"
-_LIST = "{list}"
 _USER = User("Free", "4000123412341234", "@drill")
 
 
@@ -116,7 +115,7 @@ def _runs(
 ) -> Iterator[Record]:
     with IdentityService.start() as service, TemporaryDirectory(prefix="tornado-idv-") as folder:
         users = Path(folder, "users.txt")
-        arguments = [each.replace(_LIST, str(users)) for each in command]
+        arguments = [each.replace("{list}", str(users)) for each in command]
         if arguments == list(command):
             arguments.append(_USER.nickname)
         for scenario in SCENARIOS:
@@ -142,11 +141,10 @@ def _runs(
 
 def _run(command: Sequence[str], url: str, key: str, timeout: float) -> tuple[int | None, str]:
     """Run the program. Return its exit code, or ``None`` after a timeout, and its output."""
-    environ = {**os.environ, "TORNADO_IDV_URL": url, "TORNADO_IDV_KEY": key}
     try:
         done = subprocess.run(  # noqa: S603 - the operator's own command
             command,
-            env=environ,
+            env={**os.environ, "TORNADO_IDV_URL": url, "TORNADO_IDV_KEY": key},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout,

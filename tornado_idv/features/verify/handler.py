@@ -51,11 +51,10 @@ class VerifyHandler(LookupHandler):
         self.request.method = "GET"  # Tornado would reject methods such as PROPFIND
 
     async def get(self) -> None:
-        headers = self.request.headers
         found = [
             (operation, text)
             for name, operation in REQUEST_FIELDS.items()
-            for text in headers.get_list(name)
+            for text in self.request.headers.get_list(name)
         ]
         operation, text = found[0] if len(found) == 1 else (None, "")
         key = self.accepted_key(operation.scope if operation else None)
