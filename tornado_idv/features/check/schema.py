@@ -52,10 +52,9 @@ class _Generator(SchemaGenerator):
 
 def json_schema(kinds: Kinds) -> Schema:
     """Return the JSON Schema (2020-12) of a configuration file for these kinds of backend."""
-    model = settings_type(kinds)
     return {
         "$schema": _Generator.schema_dialect,
-        **_for_editors(model.model_json_schema(schema_generator=_Generator)),
+        **_for_editors(settings_type(kinds).model_json_schema(schema_generator=_Generator)),
         "title": "tornado-idv configuration",
     }
 

@@ -6,7 +6,7 @@ The operation `verify` is omitted, because only proxies use it.
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -55,24 +55,20 @@ _OF_BATCH = _STATUSES - {403, 404}
 _OF_KEY = _OF_BATCH - {415, 422}
 _OF_HEALTH = _OF_KEY - {401, 406, 429}
 _SUMMARY = ("found", "not_found", "invalid", "undetermined")
-_FIELDS_BY_STATUS = {
-    401: ["WWW-Authenticate"],
-    403: ["WWW-Authenticate"],
-    405: ["Allow"],
-    429: ["Retry-After", "RateLimit-Policy", "RateLimit"],
-    503: ["Retry-After"],
-}
-_FIELDS: Mapping[str, tuple[str, Document]] = {
+_STRING = {"type": "string"}
+_FIELDS: Mapping[str, tuple[Collection[int], str, Document]] = {
     "X-Request-ID": (
+        _STATUSES,
         "A valid id in the request is kept, otherwise one is generated. The access log has the id.",
         {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"},
     ),
-    "Retry-After": ("Seconds to wait.", {"type": "integer", "minimum": 1}),
-    "RateLimit-Policy": ("The exceeded limit.", {"type": "string"}),
-    "RateLimit": ("No request remains (`r=0`). Wait for `t` seconds.", {"type": "string"}),
-    "WWW-Authenticate": ("`Bearer`, and the missing scope (RFC 6750).", {"type": "string"}),
-    "Allow": ("The methods of this path.", {"type": "string"}),
+    "Retry-After": ({429, 503}, "Seconds to wait.", {"type": "integer", "minimum": 1}),
+    "RateLimit-Policy": ({429}, "The exceeded limit.", _STRING),
+    "RateLimit": ({429}, "No request remains (`r=0`). Wait for `t` seconds.", _STRING),
+    "WWW-Authenticate": ({401, 403}, "`Bearer`, and the missing scope (RFC 6750).", _STRING),
+    "Allow": ({405}, "The methods of this path.", _STRING),
 }
+"""Header fields of responses: the statuses of errors with this field, its description and type."""
 # Syntax of Rust's patterns without the same meaning in JavaScript.
 _NOT_ECMA = re.compile(r"\(\?(?!:)|\\[^dDwWsSb\W_]|\[\[|&&|--|~~")
 
@@ -142,7 +138,7 @@ def describe_api(settings: Settings) -> Document:
             "securitySchemes": {"key": key},
             "headers": {
                 name: {"description": text, "schema": schema}
-                for name, (text, schema) in _FIELDS.items()
+                for name, (_, text, schema) in _FIELDS.items()
             },
             "schemas": schemas | _fixed_schemas(),
             "responses": {str(status): _describe_errors(status) for status in sorted(_STATUSES)},
@@ -272,7 +268,7 @@ def _fixed_schemas() -> Document:
         "Key": _object(
             status={"const": "ok"},
             id={"type": "string", "description": "The public name of the key."},
-            scopes={"type": "array", "items": {"type": "string"}},
+            scopes={"type": "array", "items": _STRING},
             expires={"type": ["string", "null"], "format": "date-time"},
             limits=_object(requests=rate, misses=rate),
         ),
@@ -306,7 +302,7 @@ def _headers(names: Iterable[str]) -> Document:
 def _describe_errors(status: int) -> Document:
     """Return one response that describes all errors with this status."""
     errors = [error for error in _ADVICE if error.status == status]
-    headers = _headers(["X-Request-ID", *_FIELDS_BY_STATUS.get(status, [])])
+    headers = _headers(name for name, (statuses, *_) in _FIELDS.items() if status in statuses)
     reasons = {token: text for error in errors for token, text in REASONS.get(error, {}).items()}
     if reasons:
         causes = [{"const": token, "description": text} for token, text in reasons.items()]
