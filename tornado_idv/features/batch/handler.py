@@ -161,9 +161,7 @@ def _combine(api: ApiContext, results: Sequence[Result]) -> Result:
     is_degraded = any(each.problem for each in directory.canaries) or any(
         counters.backends[each.name].last_error_at > failed_after for each in directory.guards
     )
-    for cache, number in Counter(map(attrgetter("cache"), results)).items():
-        if cache is not None:
-            counters.cache_lookups[cache] += number
+    counters.cache_lookups.update(filter(None, map(attrgetter("cache"), results)))
     numbers = Counter(map(attrgetter("status"), results))
     found, missing, invalid = numbers[200], numbers[404], numbers[422]
     undetermined = len(results) - found - missing - invalid

@@ -189,8 +189,7 @@ class Shadow:
             if comparison is None:
                 self._counted["skipped"] += 1
                 return
-            for word in (comparison.result, *comparison.fields):
-                self._counted[word] += 1
+            self._counted.update([comparison.result, *comparison.fields])
             if self.state is not None:
                 self.state.record(query, comparison, began)
         except Exception as error:  # noqa: BLE001 - no caller awaits this task
