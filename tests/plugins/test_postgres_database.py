@@ -171,9 +171,9 @@ async def test_host_that_hangs_is_tried_once_and_not_for_each_role(driver: Drive
 
 
 async def test_roles_of_the_caller_are_used_instead_of_those_of_the_uri(driver: Driver) -> None:
-    uri = f"{DSN}?target_session_attrs=standby"
-    await connector(dsn=uri, roles=("primary",)).connect()
-    assert driver.take() == [("a", "primary")]
+    uri = "postgresql://idv@a,b,c,d,e,f,g,h/idv?target_session_attrs=standby"
+    await connector(dsn=uri, roles=("primary",), avoid=[f"{x}:5432" for x in "abcdefg"]).connect()
+    assert driver.take() == [("h", "primary")]
 
 
 @pytest.mark.parametrize(("timeout", "used"), [(0.2, 1.0), (3.0, 3.0)])
