@@ -120,8 +120,9 @@ class Exchange(HTTPConnection):
         lines += [f"{_SPELLING.get(name, name)}: {value}" for name, value in headers.get_all()]
         if any("\r" in line or "\n" in line for line in lines):
             raise ValueError("a header field contains a line break")
-        has_body = self.head.start_line.method != "HEAD" and start_line.code not in (204, 304)
-        if has_body and "Content-Length" not in headers:
+        if "Content-Length" not in headers and (
+            self.head.start_line.method != "HEAD" and start_line.code not in (204, 304)
+        ):
             self._keep_alive = False
         connection = self.head.connection_field(keep_alive=self._keep_alive).rstrip()
         lines.insert(max(len(lines) - 1, 1), connection)  # always before the framing header
