@@ -37,13 +37,13 @@ _BY_DEFAULT = compile_pattern("[A-Za-z0-9_.-]{1,64}")
 _DEFAULT_PORT = {"http": "80", "https": "443"}
 
 
-def fold_case(nickname: str) -> str:
-    """Return an ASCII nickname in lower case, and any other text unchanged.
+def folded(user: User) -> User:
+    """Return a user with the nickname in lower case. If it is not ASCII, return the user unchanged.
 
     A nickname with other characters is invalid, and must stay invalid: ``str.lower`` would turn the
     Kelvin sign into an ASCII "k".
     """
-    return nickname.lower() if nickname.isascii() else nickname
+    return replace(user, nickname=user.nickname.lower()) if user.nickname.isascii() else user
 
 
 def is_plan(text: str) -> bool:
@@ -134,7 +134,7 @@ class Identifiers:
         """Return the nickname in canonical form, or ``None`` for an invalid nickname."""
         if len(text) > MAX_NICKNAME or not text.isascii() or not text.strip("."):
             return None
-        nickname = fold_case(text) if self.nickname_case == "fold" else text
+        nickname = text.lower() if self.nickname_case == "fold" else text
         return nickname if self.is_nickname(nickname) else None
 
     def parse_card(self, text: str) -> ByCard:
@@ -169,7 +169,7 @@ class Identifiers:
     def shown(self, user: User) -> tuple[str, str, str, str]:
         """Return the members of the response for a user, in the order of `FIELDS`."""
         if self.nickname_case == "fold":
-            user = replace(user, nickname=fold_case(user.nickname))
+            user = folded(user)
         return user.nickname, user.card_number, user.plan, self.profile_url(user)
 
     def _reason(self, text: str) -> str:

@@ -16,16 +16,9 @@ from math import inf
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
-from tornado_idv.identifiers import (
-    PLAN_FORMAT,
-    PROFILE_URL_FORMAT,
-    fold_case,
-    is_plan,
-    is_profile_url,
-)
+from tornado_idv.identifiers import PLAN_FORMAT, PROFILE_URL_FORMAT, folded, is_plan, is_profile_url
 from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.canary import KINDS, Canary, absent_canaries_of, canaries_of
@@ -288,7 +281,7 @@ class Guard:
         ):
             raise Broken("returned a user with a field that is missing or not text")
         if self._folds_nicknames:
-            user = replace(user, nickname=fold_case(user.nickname))
+            user = folded(user)
         if query.text not in (f"@{user.nickname}", user.card_number):
             is_in_other_case = query.text.lower() == f"@{user.nickname}".lower()
             hint = "; nickname_case may be the reason" if is_in_other_case else ""
