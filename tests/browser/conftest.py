@@ -1,3 +1,3 @@
 """One browser for all pages."""
 
-from support.fixtures.browser import browser, chromium  # noqa: F401
+from support.processes.browser import browser, chromium  # noqa: F401

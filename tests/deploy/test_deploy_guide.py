@@ -5,16 +5,17 @@ the units say.
 """
 
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from support.pages import ROOT, code_blocks, page, section
-from support.processes.proxies import find_tool
-from support.processes.sandbox import run_in_sandbox
+from support.processes.proxies import SEARCH_PATH, find_tool
 
 pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
@@ -93,6 +94,45 @@ server: {host: 0.0.0.0, port: 8080}
 admin: {port: 8081}
 auth: {store: /var/lib/tornado-idv/keys.db}
 backends: [{name: users, kind: yaml, path: users.yaml}]"""
+
+
+# The interpreter may be in a folder that only root can enter.
+_SETUP = """\
+set -eu
+mount -t tmpfs tmpfs "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+mount -t proc proc "$1/root/proc"
+mount --rbind /dev "$1/root/dev"
+ip link set lo up
+chmod 755 "$1/root/root"
+exec chroot "$1/root" bash -euc "$2"
+"""
+
+
+def run_in_sandbox(folder: Path, script: str, timeout: float = 100) -> str:
+    """Return the output of a bash script; a command that fails ends it, and fails the test.
+
+    It runs in a copy of this machine, with the paths and ports that a reader would use: the root
+    file system is an overlay over ``folder``, which is empty, and the network has nothing but
+    loopback. What it writes is gone at its end, and processes that it leaves are killed.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a sandbox")
+    # Every tool is looked for first: inside, a missing one would look like a wrong script.
+    for tool in ("unshare", "ip", "setpriv"):
+        find_tool(tool)
+    unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
+    done = subprocess.run(
+        [*unshare, "bash", "-c", _SETUP, "sandbox", str(folder), script],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={"PATH": SEARCH_PATH, "HOME": "/root", "LANG": "C.UTF-8"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def steps_of(name: str, heading: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.databases.key_stores import make_store, read
-from support.http.contract_requests import TABLE
+from support.http.contract_values import TABLE
 from support.http.raw_requests import STALLED_CHUNKS
 from support.http.repeated_requests import BODY, PATH
 from support.processes.admin import WITH_ADMIN, ask_admin

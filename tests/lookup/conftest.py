@@ -1,3 +1,3 @@
 """A cache whose time a test moves."""
 
-from support.fixtures.caches import cache, ticker  # noqa: F401
+from support.fakes.caches import cache, ticker  # noqa: F401

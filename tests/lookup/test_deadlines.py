@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from support.fakes.clock_and_backends import LoopClock
-from support.fakes.stepped_loop import SteppedLoop
+from support.fakes.loops import SteppedLoop
 from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
 
 

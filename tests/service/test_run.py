@@ -23,6 +23,7 @@ from tornado_idv.logs.handlers import FoldingHandler, LogOutput
 from tornado_idv.logs.writer import LogWriter
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query
+from tornado_idv.service.events import Event, Events
 from tornado_idv.service.part import background
 from tornado_idv.service.run import measure_lag, run
 from tornado_idv.service.service import Service
@@ -157,3 +158,21 @@ async def test_longest_lag_is_counted_and_a_blocked_loop_is_logged(
     assert caplog.messages == ["event loop was blocked for 3.0 s"]
     await clock.advance(10.0)
     assert counters.max_lag < 0.01  # nothing is measured after the end
+
+
+class Recorder:
+    def __init__(self, interval: float | None = None) -> None:
+        self.interval = interval
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event, /) -> None:
+        self.events.append(event)
+
+
+def test_each_listener_gets_each_event_and_the_shortest_interval_counts() -> None:
+    recorders = [Recorder(), Recorder(2.0), Recorder(1.0)]
+    events = Events(recorders)
+    events.send("ready")
+    events.send("stopping")
+    assert [each.events for each in recorders] == [["ready", "stopping"]] * 3
+    assert (events.interval, Events([Recorder()]).interval) == (1.0, None)

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from tornado.web import Application, RequestHandler
 
-from support.http.contract_requests import TABLE
+from support.http.contract_values import TABLE
 from support.http.framing_spellings import framing, sample, spellings
 from support.http.http_server import ignore
 from support.http.in_process import FakeClient, Harness, harnesses

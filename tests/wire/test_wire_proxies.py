@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from support.http.contract_requests import TABLE
+from support.http.contract_values import TABLE
 from support.http.framing_spellings import spellings
 from support.processes.ports import free_port
 from support.processes.process import ServiceProcess, eventually, running

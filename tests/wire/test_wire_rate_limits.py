@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from support.http.contract_requests import TABLE
+from support.http.contract_values import TABLE
 from support.http.in_process import ALICE, Harness, ask_for
 from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, get_args
 
 import pytest
 
-from support.fakes.virtual_loop import VirtualLoop
+from support.fakes.loops import VirtualLoop
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.features.shadow.part import compare
 from tornado_idv.features.shadow.shadow import Shadow

@@ -1,4 +1,4 @@
-"""Answers, and callers of an `AnswerCache`."""
+"""Answers, an `AnswerCache` whose time a test moves, and callers of it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.fakes.clock_and_backends import Source
+from support.fakes.clock_and_backends import Source, Ticker, steady_cache
 from tornado_idv.errors import LookupFailed
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.lookup.single_flight import SingleFlight
@@ -78,3 +78,13 @@ async def failure(cache: AnswerCache, source: Source, query: Query = ALICE) -> L
     with pytest.raises(LookupFailed) as caught:
         await fetch(cache, query, source.ask)
     return caught.value
+
+
+@pytest.fixture
+def ticker() -> Ticker:
+    return Ticker()
+
+
+@pytest.fixture
+def cache(ticker: Ticker) -> AnswerCache:
+    return steady_cache(LIMITS, ticker)

@@ -16,7 +16,7 @@ import pluggy
 import pytest
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
 
-from support.fakes.stepped_loop import SteppedLoop
+from support.fakes.loops import SteppedLoop
 from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv.errors import LookupFailed, Unavailable
 from tornado_idv.features.batch.handler import BatchHandler

@@ -6,36 +6,92 @@ ask and leave, operators purge. The callers' results are checked in `invariants`
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from support.fakes.stepped_loop import SteppedLoop
+from support.fakes.loops import SteppedLoop
 from support.model.invariants import Invariants, encode
 from support.model.recording_backends import Fault, Lookup, Record, RecordingBackend
 from support.model.reference_chain import TICK, TIMEOUT, Chain
-from support.model.strategies import (
-    ASKED,
-    CARD_NUMBERS,
-    FAULTS,
-    INDEX,
-    NICKNAMES,
-    QUERIES,
-    SETUPS,
-    WHICH,
-    Setup,
-)
+from tornado_idv.interfaces.backend import BackendOptions, BreakerOptions
 from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup import directory
-from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
 
 T = TypeVar("T")
+_BOTH = frozenset[type[Query]]({ByNickname, ByCard})
+_CARDS = frozenset[type[Query]]({ByCard})
+NICKNAMES = ("alice", "bob")
+CARD_NUMBERS = ("1", "2")
+QUERIES: Sequence[Query] = (*map(ByNickname, NICKNAMES), *map(ByCard, CARD_NUMBERS))
+
+
+Kind = tuple[BackendOptions, frozenset[type[Query]]]
+"""The options of one backend, and the queries that it serves."""
+
+
+def kind(serves: frozenset[type[Query]], **options: Any) -> Kind:
+    breaker = BreakerOptions(failures=2, open_for=5.0, open_max=20.0)
+    return BackendOptions(name="a", kind="recording", breaker=breaker, **options), serves
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One configuration and its initial users; ``chance`` is the cache's source of jitter."""
+
+    kinds: tuple[Kind, ...]
+    users: tuple[tuple[int, str, str], ...]
+    limits: CacheLimits
+    chance: float
+    refreshes: bool
+
+
+WHICH = st.integers(0, 2)
+"""The index of a backend, modulo their number."""
+INDEX = st.integers(0, 5)
+"""The index of an item, modulo their number."""
+ASKED = st.lists(st.sampled_from(QUERIES), min_size=1, max_size=3)
+"""Queries of concurrent lookups."""
+FAULTS = (None, None, None, Fault.UNAVAILABLE, Fault.UNAVAILABLE, Fault.BROKEN, *Fault)
+"""The fault of a backend from now on, the likely ones first."""
+KINDS = st.builds(
+    kind,
+    on_unavailable=st.sampled_from(["continue", "continue", "fail"]),
+    serves=st.sampled_from([_BOTH, _BOTH, _BOTH, _CARDS]),
+    cache_ttl=st.sampled_from([None, None, 20.0]),
+    negative_ttl=st.sampled_from([None, None, 10.0]),
+    max_concurrent=st.sampled_from([64, 64, 1]),
+    timeout=st.sampled_from([1.0, 1.5]),
+    match=st.sampled_from([None, None, None, "@a.*"]),
+)
+SETUPS = st.builds(
+    Setup,
+    kinds=st.lists(KINDS, min_size=2, max_size=3).map(tuple),
+    users=st.lists(
+        st.tuples(WHICH, st.sampled_from(NICKNAMES), st.sampled_from(CARD_NUMBERS)),
+        min_size=2,
+        max_size=6,
+    ).map(tuple),
+    limits=st.builds(
+        CacheLimits,
+        ttl=st.just(100.0),
+        negative_ttl=st.just(20.0),
+        max_entries=st.sampled_from([100, 100, 2]),
+        max_negative_entries=st.sampled_from([100, 2]),
+        stale_if_error=st.just(200.0),
+        degraded_ttl=st.just(10.0),
+    ),
+    chance=st.sampled_from([0.0, 0.5, 1.0]),
+    refreshes=st.booleans(),
+)
 
 
 class TickedLoop(SteppedLoop):

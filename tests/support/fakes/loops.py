@@ -1,4 +1,4 @@
-"""An event loop without sockets that a test runs step by step, and whose clock it sets."""
+"""Event loops without sockets: a test runs one step by step, the other skips all waiting."""
 
 import asyncio
 import selectors
@@ -34,18 +34,35 @@ class SteppedLoop(asyncio.SelectorEventLoop):
             self.now += 0.05
             self.settle()
 
-    def _stop_when_idle(self) -> None:
+    def _stop_when_idle(self, _: float | None) -> None:
         if not self._ready:  # type: ignore[attr-defined]
             self.stop()  # after this iteration, which runs the timers that are due
 
 
-class _NoEvents(selectors.SelectSelector):
-    """Reports no events, and calls ``before_waiting`` instead of asking the system."""
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Runs hours in seconds; where nothing is left to wait for, it raises `RuntimeError`."""
 
-    def __init__(self, before_waiting: Callable[[], None]) -> None:
+    now = 1_000.0
+
+    def __init__(self) -> None:
+        super().__init__(_NoEvents(self._put_forward))
+
+    def time(self) -> float:
+        return self.now
+
+    def _put_forward(self, timeout: float | None) -> None:
+        if timeout is None:
+            raise RuntimeError("nothing will ever happen")
+        self.now += max(timeout, 0.0)
+
+
+class _NoEvents(selectors.SelectSelector):
+    """Reports no events, and calls ``wait`` instead of asking the system."""
+
+    def __init__(self, wait: Callable[[float | None], None]) -> None:
         super().__init__()
-        self._before_waiting = before_waiting
+        self._wait = wait
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        self._before_waiting()
+        self._wait(timeout)
         return []
