@@ -25,8 +25,7 @@ class EntryMapper:
         text = response.not_known_when
         self.not_known_when = None if text is None else Expression(text)
         expressions = [each.expression for each in self.fields.values()] + [self.not_known_when]
-        members = [each.members for each in expressions if each is not None]
-        self.attributes = sorted(set[str]().union(*members))
+        self.attributes = sorted({name for each in expressions if each for name in each.members})
 
     def user(self, attributes: dict[str, list[bytes]]) -> User | None:
         """Return the user, or ``None`` if ``not_known_when`` is true. Raises `Broken`."""

@@ -181,10 +181,9 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
 
     async def close(self) -> None:
         """Stop listening, and close every connection."""
-        listener = self._listener
-        while listener is not None and not listener.done():
-            listener.cancel()  # redis-py sometimes ignores a cancellation
-            await asyncio.wait([listener], timeout=0.1)
+        while self._listener is not None and not self._listener.done():
+            self._listener.cancel()  # redis-py sometimes ignores a cancellation
+            await asyncio.wait([self._listener], timeout=0.1)
         await self._client.close()
 
     async def _execute(self, script: str, *keys: str, arguments: Sequence[str | bytes] = ()) -> Any:

@@ -156,7 +156,7 @@ class _Stream(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         length = _bounded(self.socket, self._lookup.remaining()).recv_into(buffer)
         self.received += buffer[:length]
-        if len(self.received) > 2 * self._lookup.max_body:  # also counts heads
+        if len(self.received) > 2 * self._lookup.max_body:  # with head and interim responses
             raise HTTPException
         return length
 
