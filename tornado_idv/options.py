@@ -43,6 +43,7 @@ _PASSWORDS = re.compile(
     r"(://[^@/?#:]*):[^@/?#]*(?=@)|([?&][^=&]*password[^=&]*)=[^&#]*", re.IGNORECASE
 )
 _DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
+_NOT_EMPTY = WithJsonSchema({"type": "string", "minLength": 1})
 APPLIED = object()
 """Marks a setting as applied by a reload: ``Annotated[bool, APPLIED]``. Others need a restart."""
 
@@ -184,9 +185,7 @@ RateLimit = Annotated[
 ]
 """A rate, written ``100/second`` or ``300/10 minutes``."""
 
-ConfigPath = Annotated[
-    Path, BeforeValidator(_absolute), WithJsonSchema({"type": "string", "minLength": 1})
-]
+ConfigPath = Annotated[Path, BeforeValidator(_absolute), _NOT_EMPTY]
 """A path. Relative paths begin at the folder of the configuration file."""
 
 Secret = Annotated[SecretStr, BeforeValidator(_secret), WithJsonSchema({"type": "string"})]
@@ -207,11 +206,7 @@ SecretUrl = Annotated[
 ]
 """A secret URL. Its passwords behave like `Password`. Other parts change only after a reload."""
 
-KeyStoreAddress = Annotated[
-    Path | SecretStr,
-    BeforeValidator(_key_store),
-    WithJsonSchema({"type": "string", "minLength": 1}),
-]
+KeyStoreAddress = Annotated[Path | SecretStr, BeforeValidator(_key_store), _NOT_EMPTY]
 """A `ConfigPath`, or the URL of a key store as `Secret`, because a URL may contain a password."""
 
 Pattern = Annotated[str, checked_by(compile_pattern)]
