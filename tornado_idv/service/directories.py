@@ -130,10 +130,8 @@ class Directories:
             if before is not None and previous is not None:
                 kept = takewhile(same_source.__contains__, _with_same_answers(before, settings))
                 directory.replace(previous, [*kept])
-                # The shared cache may take 1 s more. Calls beyond their timeout are not waited for.
                 # The task starts when `_replaced` has this directory, so it waits for this, too.
-                max_wait = before.server.request_timeout + 2
-                closing = self._close_replaced(previous, directory, max_wait)
+                closing = self._close_replaced(previous, directory)
                 self._replaced[previous] = asyncio.create_task(closing)
             self._use(settings, directory, sources)
 
@@ -165,17 +163,14 @@ class Directories:
     def _count(self, call: BackendCall) -> None:
         self._counters.count_backend_call(call.backend, call.result, call.outcome, call.seconds)
 
-    async def _close_replaced(
-        self, directory: Directory, after: Directory, max_wait: float
-    ) -> None:
-        """Close the backends of ``directory`` that the directory ``after`` does not use.
-
-        First, wait for the end of running lookups, at most ``max_wait`` seconds.
-        """
+    async def _close_replaced(self, directory: Directory, after: Directory) -> None:
+        """Wait for the end of running lookups, then close all backends not used by ``after``."""
         # Directories before this one may use its backends, too.
         ended = asyncio.gather(*(each.join() for each in self._replaced))
         ends: list[asyncio.Future[Any]] = [ended, self._closing]
-        await asyncio.wait(ends, timeout=max_wait, return_when=asyncio.FIRST_COMPLETED)
+        # The shared cache may take 1 s more. Calls beyond their timeout are not waited for.
+        timeout = directory.timeout + 2
+        await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
         in_use = {guard.backend for guard in after.guards}
         for guard in reversed(directory.guards):
