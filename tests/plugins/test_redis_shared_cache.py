@@ -92,7 +92,7 @@ async def test_a_purge_of_a_user_or_backend_leaves_the_shared_answers_of_others(
     async with replicas(server) as (first, second):
         await first.find(stored)
         for other in (Purge(queries=(ByNickname("bob"), ByCard("1"))), Purge(("b",))):
-            first.directory.purge(other)
+            await first.purge(other)
             await second.wait_for(other)
         async with replicas(server) as (third, _):
             found = [await each.find_shared(stored) for each in (first, second, third)]
@@ -100,7 +100,7 @@ async def test_a_purge_of_a_user_or_backend_leaves_the_shared_answers_of_others(
             assert counts([first.backend, second.backend, third.backend]) == [1, 0, 0]
         looked_up = await first.cache.get("", stored)
         assert looked_up.answer is not None
-        first.directory.purge(purge)
+        await first.purge(purge)
         await second.wait_for(purge)
         await first.cache.put("", stored, looked_up)  # too late
         second.backend.source.answer = None
@@ -110,7 +110,7 @@ async def test_a_purge_of_a_user_or_backend_leaves_the_shared_answers_of_others(
             # "Not found" is of the present generation, and is shared.
             assert counts([second.backend, third.backend]) == [1, 0]
         other = Purge(queries=(ByNickname("bob"),))
-        first.directory.purge(other)
+        await first.purge(other)
         await second.wait_for(other)
         second.backend.source.answer = ALICE
         assert await second.find_shared(stored) == "Free"

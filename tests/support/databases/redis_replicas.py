@@ -43,6 +43,11 @@ class Replica:
         self.directory.cache.apply(Purge())
         return await self.find(query)
 
+    async def purge(self, purge: Purge) -> None:
+        """Purge, and wait until the server has the purge, also if the first attempt fails."""
+        self.directory.purge(purge)
+        await until(lambda: not self.tier.pending_purges)
+
     async def wait_for(self, purge: Purge) -> None:
         """Wait until a purge has been received, or, after a lost connection, one of everything."""
         await until(lambda: purge in self.purges or Purge() in self.purges)
