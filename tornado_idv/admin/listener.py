@@ -22,7 +22,7 @@ from tornado_idv.http.connection_table import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.serving import Serving
 from tornado_idv.web.app import make_reject
-from tornado_idv.web.errors import BY_STATUS, ApiError, error_for
+from tornado_idv.web.errors import ApiError, error_for
 from tornado_idv.web.handler import JsonHandler
 
 _log = logging.getLogger(__name__)
@@ -34,6 +34,10 @@ _LIMITS = HttpLimits(
     idle_timeout=5.0,
     keep_alive_timeout=75.0,  # longer than the usual interval of scrapes and health checks
 )
+_ERRORS = {
+    error.status: error
+    for error in (ApiError.BAD_REQUEST, ApiError.NO_SUCH_ROUTE, ApiError.METHOD, ApiError.INTERNAL)
+}
 _RELOAD_ERRORS = {
     INVALID: (422, "The configuration is not valid; the old one stays in force"),
     FAILED: (503, "The configuration cannot be applied; the old one stays in force"),
@@ -114,7 +118,7 @@ class AdminHandler(JsonHandler):
         elif isinstance(error, OperationFailed):
             status_code, code, message = 503, "worker_failed", str(error)
         else:
-            known = BY_STATUS.get(status_code, ApiError.BAD_REQUEST)
+            known = _ERRORS.get(status_code, ApiError.BAD_REQUEST)
             code, message = known.code, known.message
         if status_code == ApiError.TOKEN.status:
             self.set_header("WWW-Authenticate", "Bearer")
@@ -147,8 +151,7 @@ class NoSuchRouteHandler(AdminHandler):
     def prepare(self) -> None:
         if self._needs_key:
             self._check_key()
-        error = ApiError.NO_SUCH_ROUTE
-        raise AdminError(error.message, error.status, error.code)
+        raise HTTPError(404)
 
 
 class LiveHandler(AdminHandler):

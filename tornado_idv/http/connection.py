@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol, ResponseSink):
         elif self.state is IDLE and self._authenticated is not None:
             self._linger_close()
         elif self.state is IDLE:
-            self._set_timeout(_LINGER_TIMEOUT)
+            self.deadline = min(self.deadline, self._loop.time() + _LINGER_TIMEOUT)
 
     def abort(self) -> None:
         """Close immediately; unsent data is lost."""

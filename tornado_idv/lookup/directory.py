@@ -92,7 +92,10 @@ class Directory:
         self.observe((), ())
 
     async def find(self, query: Query) -> Answer:
-        """Return the fresh cached answer, or else look the user up as `Chain.find` does."""
+        """Return the answer to a query. Raises `Unavailable` or `Broken` if the lookup fails.
+
+        The answer is *not found* only if every backend for the query returns "not known here".
+        """
         return self.get_cached(query) or await self.start(query)
 
     def get_cached(self, query: Query) -> Answer | None:

@@ -55,7 +55,7 @@ def run(current: Configuration, announce: Callable[[ServiceInfo], None], logs: L
                     await signals.stop.wait()
                     events.send("stopping")
                     _log.info("stopping: no new connections, finishing the requests in flight")
-                    service.reloader.stop()  # a reload would replace the application of the drain
+                    service.reloader.stop()  # its commit would end the drain's application
                     drained = await service.drain()
                 if not drained:
                     _log.warning("stopped with requests unanswered after the drain timeout")

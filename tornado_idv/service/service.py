@@ -304,8 +304,8 @@ async def public_listener(
 ) -> AsyncIterator[Service]:
     """Run a service without an admin listener; raises as `service_of_one_process`.
 
-    ``sockets`` yields the sockets of one worker. It is entered last, so no client connects before
-    everything is open.
+    ``sockets`` yields the sockets of one worker. It is entered when the backends and the key
+    store are open, so no client connects before.
     """
     settings, limiters, counters = current.settings, current.limiters, Counters()
     running = Running(settings, current.plugins, counters)

@@ -23,11 +23,12 @@ import msgspec
 from msgspec.structs import replace
 
 from tornado_idv.errors import ConfigError, Problem, StartError, format_traceback
-from tornado_idv.service.part import background
 
 _log = logging.getLogger(__name__)
 MAX_LINE = 16 * 1024 * 1024
 """Maximum size of a message, in bytes. A configuration file of the maximum size fits."""
+_HEARTBEAT = 1.0
+"""Seconds between reports to the supervisor."""
 STOPPED, UNANSWERED, NOT_STARTED, CRASHED = 0, 1, 3, 70
 """Exit codes, in this order: all requests answered; some unanswered; `StartError`; a crash."""
 
@@ -175,7 +176,7 @@ class Channel:
         """Send the state every second."""
         while True:
             self.update()
-            await asyncio.sleep(1)
+            await asyncio.sleep(_HEARTBEAT)
 
     async def read(self) -> None:
         """Receive messages until the supervisor ends."""
@@ -209,9 +210,9 @@ async def supervised(
     """
     connection = await MessageStream.on(control)
     channel = Channel(connection, asyncio.current_task(), generation)
+    tasks = [asyncio.create_task(each) for each in (channel.read(), channel.send_heartbeats())]
     try:
-        async with background(channel.read()), background(channel.send_heartbeats()):
-            return STOPPED if await serve(channel) else UNANSWERED
+        return STOPPED if await serve(channel) else UNANSWERED
     except StartError as error:
         channel.update(error=str(error), problems=getattr(error, "problems", ()))
         return NOT_STARTED
@@ -223,5 +224,7 @@ async def supervised(
         _log.critical("unhandled exception:\n%s", format_traceback(error))
         return CRASHED
     finally:
+        for each in tasks:
+            each.cancel()
         channel.update()  # sends the last counts
         await connection.aclose()

@@ -105,7 +105,10 @@ class Supervisor:
         now = self._clock()
         for number in self._signals.read():
             self._on_signal(number)
-        for child in tuple(self._children):
+        # The manager first. It reports the end of a reload after all workers have sent their
+        # commits, so a step with this end also reads the commits. In the other order,
+        # `_replace_outdated` could replace a worker with an unread commit.
+        for child in sorted(self._children, key=lambda each: each.name != MANAGER):
             child.flush()
             self._receive(child, now)
             if (code := child.reap()) is not None:
@@ -172,9 +175,7 @@ class Supervisor:
             child.kill_at = min(child.kill_at, now + _STOP_GRACE)
 
     def _on_request(self, manager: Child, message: Message) -> None:
-        # Messages of workers may be older than the request. With an unread commit, a worker would
-        # be replaced at the end of the reload.
-        for each in self._workers():
+        for each in self._workers():  # their messages may be older than the request
             self._receive(each, self._clock())
         match message["op"]:
             case "overview":
