@@ -4,7 +4,7 @@ import asyncio
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import product
 from typing import Any, Self
 
@@ -79,7 +79,7 @@ class Connector:
     """Values of ``target_session_attrs``. By default they are those of the URI."""
     avoid: Collection[str] = ()
     last: str = ""
-    uri_roles: Sequence[str] = ()
+    uri_roles: Sequence[str] = field(default=(), init=False)
     """The roles of the URI at the last attempt."""
 
     async def connect(self, settings: Mapping[str, str] | None = None) -> Connection:

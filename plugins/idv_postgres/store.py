@@ -206,11 +206,13 @@ def _session(options: PostgresOptions, *, readonly: bool = False) -> Iterator[_S
 
             with _mapped_errors(table):
                 columns = runner.run(start())
-            # After a signal, asyncio must not print the errors of the remaining task.
-            runner.get_loop().set_exception_handler(lambda *_: None)
-            yield _Session(runner, connection, table, columns)
-            with suppress(Exception):  # an error at the close does not change the result
-                runner.run(connection.close(timeout=1.0))
+            try:
+                yield _Session(runner, connection, table, columns)
+                with suppress(Exception):  # an error at the close does not change the result
+                    runner.run(connection.close(timeout=1.0))
+            finally:
+                # After a signal, asyncio must not print the errors of the remaining task.
+                runner.get_loop().set_exception_handler(lambda *_: None)
 
 
 @contextmanager

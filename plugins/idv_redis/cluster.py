@@ -55,6 +55,7 @@ class ClusterClient(Client):
         self._prefix = options.prefix
         self._ready_keys = ReadyKeys()
         self._failed: dict[str, tuple[float, LookupFailed]] = {}
+        _tags()  # takes 20 ms, which must not delay the first lookup
 
     async def execute(self, *command: str | bytes | int) -> Any:
         """Run ``EVAL``, or a command whose first argument is a key, on the node with its slot."""

@@ -224,8 +224,13 @@ class _Database(sqlite3.Connection):
             yield
             return
         self.execute("BEGIN IMMEDIATE")
-        with self:
+        try:
             yield
+            self.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # some errors have rolled back the transaction already
+                self.execute("ROLLBACK")
+            raise
 
     @contextmanager
     def reading(self) -> Iterator[None]:

@@ -10,9 +10,9 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar, Self
 
-from pydantic import PrivateAttr
+from pydantic import PrivateAttr, ValidationInfo, model_validator
 
 from idv_yaml.fixture import Fixture, parse
 from tornado_idv import (
@@ -40,8 +40,10 @@ class YamlOptions(BackendOptions):
     """Reload the file when it changes."""
     _is_demo: bool = PrivateAttr(default=False)
 
-    def model_post_init(self, context: Any, /) -> None:
-        self._is_demo = (context or {}).get("demo", False)
+    @model_validator(mode="after")
+    def _read_demo(self, info: ValidationInfo) -> Self:
+        self._is_demo = (info.context or {}).get("demo", False)
+        return self
 
     @property
     def allows_faults(self) -> bool:

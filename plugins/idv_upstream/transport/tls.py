@@ -87,12 +87,14 @@ class Tls:
 
 
 def _context(options: TlsOptions) -> ssl.SSLContext:
-    if options.ca_file is not None:
+    if options.ca_file is None:
+        context = ssl.create_default_context()
+    else:
         require_file(options.ca_file)  # errors of the TLS library do not name the file
-    try:
-        context = ssl.create_default_context(cafile=options.ca_file)
-    except OSError:
-        raise StartError(f"{options.ca_file}: no certificates in PEM form") from None
+        try:
+            context = ssl.create_default_context(cafile=options.ca_file)
+        except OSError:
+            raise StartError(f"{options.ca_file}: no certificates in PEM form") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # the system may allow older versions
     if options.cert_file is not None:
         load_certificate(context, options.cert_file, options.key_file)

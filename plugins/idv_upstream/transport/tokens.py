@@ -83,7 +83,7 @@ class Tokens:
     async def attempt(self, send: Send) -> Response | NoResponse:
         """Send a request. If its token is rejected, send it once more with a new token.
 
-        If a new token was rejected in the last 5 s, the next would be rejected, too.
+        Return the response if a new token was rejected in the last 5 s: the next would be, too.
         """
         token = await self.get()
         result = await send(token)
