@@ -146,6 +146,8 @@ class Commands(click.Group):
             click.echo(f"warning: the commands of plugins are missing: {error}", err=True)
             return
         for command in chain.from_iterable(offered):
+            # A default of a plugin may be a secret from the environment.
+            command.context_settings.setdefault("show_default", False)
             self.commands.setdefault(str(command.name), command)
 
 

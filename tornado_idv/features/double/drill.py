@@ -76,7 +76,10 @@ def _pattern_option(conclusion: str) -> Callable[[Any], Any]:
 @_pattern_option(_GONE)
 @_pattern_option(_UNSURE)
 @click.option(
-    "--timeout", default="10s", callback=parsed_by(parse_duration), help="Timeout of each run."
+    "--timeout",
+    default="10s",
+    callback=parsed_by(parse_duration),
+    help="Timeout of each run.",
 )
 @json_option
 def drill(

@@ -128,12 +128,14 @@ def _change_and_print_token(
     try:
         with target.changing(command, [key_id]) as store:
             key = change(store)
-            record = {"token": token, **as_record(key, target.now)}
             printed = True  # the token may have been shown, even if a signal interrupts the write
-            show(record, [token], as_json=target.as_json)
-    except OutputError as error:
-        print_message(f"{error}; no key was changed")
-        sys.exit(Exit.NO)
+            try:
+                record = {"token": token, **as_record(key, target.now)}
+                show(record, [token], as_json=target.as_json)
+            except OutputError as error:
+                printed = False
+                print_message(f"{error}; no key was changed")
+                sys.exit(Exit.NO)
     except BaseException as error:
         if printed:
             reason = str(error) if isinstance(error, KeyStoreError) else "interrupted"

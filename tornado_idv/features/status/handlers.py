@@ -5,6 +5,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
@@ -119,7 +120,7 @@ class PageHandler(AdminHandler):
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", _POLICY.format(nonce))
         self.set_header("Referrer-Policy", "no-referrer")
-        self.finish((_STATIC / "status.html").read_text("utf-8").replace("{nonce}", nonce))
+        self.finish(_read("status.html").decode().replace("{nonce}", nonce))
 
 
 class PageFileHandler(AdminHandler):
@@ -131,7 +132,12 @@ class PageFileHandler(AdminHandler):
         name = self.request.path.rpartition("/")[2]
         suffix = name[name.rindex(".") :]
         self.set_header("Content-Type", f"{_TYPES[suffix]}; charset=utf-8")
-        self.finish((_STATIC / name).read_bytes())
+        self.finish(_read(name))
+
+
+@cache
+def _read(name: str) -> bytes:
+    return (_STATIC / name).read_bytes()
 
 
 ROUTES: dict[str, type[AdminHandler]] = {

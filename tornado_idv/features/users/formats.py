@@ -7,6 +7,7 @@ import csv
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from operator import attrgetter, itemgetter
@@ -297,5 +298,9 @@ def _by_field(members: Mapping[Any, Any], columns: Mapping[str, str]) -> Fields:
 
 
 def _yaml_text(text: str) -> str:
-    """Return a string of YAML. It has the escapes of JSON, and above ASCII those of Python."""
-    return json.dumps(text, ensure_ascii=False).encode("ascii", "backslashreplace").decode()
+    if text.isascii() and text.isprintable():
+        return json.dumps(text)
+    import yaml  # noqa: PLC0415 - for unusual text only
+
+    dumped: Any = yaml.dump(text, default_style='"', width=sys.maxsize)
+    return str(dumped).strip()

@@ -96,6 +96,10 @@ _KEPT = """
 SELECT (SELECT count(*) FROM listed WHERE {0} = ?1 AND reason IS NULL)
   + (SELECT count(*) FROM stored WHERE {0} = ?1 AND stays IS NOT NULL)
 """
+_NEW = """
+SELECT (SELECT count(*) FROM listed WHERE reason IS NULL) - count(*)
+  + (SELECT count(*) FROM changed WHERE line IS NULL) FROM stored WHERE stays IS NULL
+"""
 _STAYS = "EXISTS (SELECT 1 FROM stored AS s WHERE s.{0} = l.{0} AND s.stays IS NOT NULL)"
 # A row with a syntax error (is_unclear = 2) names a user only by nickname and card number together,
 # because any word in it may look like a nickname.
@@ -253,7 +257,9 @@ class Staging:
         updated = target.update(fields, self._run(changed))
         values = ["l.nickname", "l.card_number", "l.plan", "nullif(l.profile_url, '')"]
         query = _ADDED.format(", ".join(values[: len(fields)]))
-        return target.insert(fields, self._run(query)), updated, removed
+        # Counting new users is fast. Finding them is slow, and often there are none.
+        added = target.insert(fields, self._run(query)) if self._number(_NEW) else 0
+        return added, updated, removed
 
     def _placeholders(self, moved: Sequence[Sequence[Any]], width: int) -> Iterator[StoredRow]:
         """Yield the stored users in ``moved``, each with an unused card number as a placeholder.
