@@ -175,7 +175,6 @@ class TlsAcceptor:
         task.add_done_callback(partial(self._end, accepted))
 
     def _has_room(self) -> bool:
-        """Return whether the limits permit another handshake."""
         pending = len(self._pending)
         limit = self._context.serving.limits.max_connections + _HANDSHAKES_ABOVE_LIMIT
         return pending < _MAX_HANDSHAKES and len(self._context.connections) + pending < limit

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from datetime import datetime
 from math import inf
 from pathlib import Path
-from typing import IO, Annotated, TypeVar
+from typing import IO, Annotated
 
 import click
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
@@ -31,7 +31,6 @@ from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.kit.files import replaced_file
 from tornado_idv.options import Options, RateLimit, checked_by
 
-_T = TypeVar("_T")
 _MESSAGES = {
     "extra_forbidden": "is not a member of a key",
     "missing": "is missing",
@@ -162,7 +161,9 @@ def import_keys(target: Target, *, file: IO[bytes], update: bool, may_create: bo
         changed = [key for key in keys if key.id not in known or _line(key) != _line(known[key.id])]
         try:
             replaced = [key.id for key in changed if key.id in known]
-            store.add(_with_progress(changed, "Adding"), replaced=replaced)
+            hidden = not sys.stderr.isatty()
+            with click.progressbar(changed, None, "Adding", hidden, file=sys.stderr) as bar:
+                store.add(bar, replaced=replaced)
         except DuplicateKeyError as error:
             raise ConfigError(Problem(name, line_of[error.key_id], 1, "", str(error))) from None
         store.write_last_used({key.id: key.last_used for key in keys if key.last_used})
@@ -202,7 +203,7 @@ def _read_lines(
     keys: list[ImportedKey] = []
     problems: list[Problem] = []
     first: dict[str | bytes, int] = {}
-    for number, line in enumerate(_with_progress(lines, "Reading"), start=1):
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
@@ -226,13 +227,6 @@ def _read_lines(
     if problems:
         raise ConfigError(*problems)
     return keys, first
-
-
-def _with_progress(items: Sequence[_T], label: str) -> Iterator[_T]:
-    """Yield the items, with a progress bar on a terminal."""
-    hidden = not sys.stderr.isatty()
-    with click.progressbar(items, label=label, file=sys.stderr, hidden=hidden) as bar:
-        yield from bar
 
 
 def _messages(error: ValidationError) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,7 @@ from tornado_idv.service.service import ServiceInfo
 
 _VERSION = version("tornado-idv")
 _STATIC = files(__package__) / "static"
+_read = cache(lambda name: (_STATIC / name).read_bytes())
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _SOON = 14 * 86400.0
 """In this number of seconds before its expiry, a key is listed as expiring soon."""
@@ -133,11 +134,6 @@ class PageFileHandler(AdminHandler):
         suffix = name[name.rindex(".") :]
         self.set_header("Content-Type", f"{_TYPES[suffix]}; charset=utf-8")
         self.finish(_read(name))
-
-
-@cache
-def _read(name: str) -> bytes:
-    return (_STATIC / name).read_bytes()
 
 
 ROUTES: dict[str, type[AdminHandler]] = {
