@@ -298,6 +298,8 @@ WHOLE_FILES: list[tuple[str, str | list[str]]] = [
             "  - {name: c, kind: remote, url: x, auth: {kind: token}}\n"
             "  - {name: d, kind: remote, url: x, headers: {remote: x}}\n"
             "  - {name: e, kind: remote, url: x, tables: {a: {nicknam: x}, A: {nickname: [x]}}}\n"
+            "  - {name: f, kind: remote, url: x, canary: {nicknam: x}}\n"
+            "  - {name: g, kind: remote, url: x, canary: [{nicknam: x}]}\n"
         ),
         [
             "3:43: backends[0].pool: must be a whole number",
@@ -310,6 +312,8 @@ WHOLE_FILES: list[tuple[str, str | list[str]]] = [
             "6:55: backends[3].headers.remote: must be a whole number",
             '7:50: backends[4].tables.a.nicknam: unknown setting; did you mean "nickname"?',
             "7:77: backends[4].tables: must be text, not a list",
+            '8:46: backends[5].canary.nicknam: unknown setting; did you mean "nickname"?',
+            '9:47: backends[6].canary[0].nicknam: unknown setting; did you mean "nickname"?',
         ],
     ),
     (

@@ -232,9 +232,10 @@ def _locate(schema: Schema, tree: Any, steps: Steps, *, missing: bool = False) -
 def _variants(root: Schema, schemas: Iterable[Schema]) -> list[Schema]:
     found: list[Schema] = []
     for schema in schemas:
+        inner = schema.get("anyOf") or schema.get("oneOf")
         if "$ref" in schema:
             found += _variants(root, [root["$defs"][schema["$ref"].rpartition("/")[2]]])
-        elif "properties" not in schema and (inner := schema.get("anyOf")):
+        elif inner and "properties" not in schema:
             found += _variants(root, inner)
         else:
             found.append(schema)
