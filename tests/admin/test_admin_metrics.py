@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from math import isnan
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ def test_responses_are_counted_by_operation_and_code(tmp_path: Path, fast_path: 
         ("url", "found", 5),
         ("url", "not_found", 4),
         ("card", "rejected", 1),
+        ("none", "rejected", 4),
     ]:
         labels = {"operation": operation, "result": result}
         assert value("idv_request_duration_seconds_count", **labels) == count
@@ -71,6 +73,7 @@ def test_responses_are_counted_by_operation_and_code(tmp_path: Path, fast_path: 
     assert value("idv_cache_entries", kind="negative") == 1
     assert value("idv_backend_requests_total", backend="users", outcome="found") == 2
     assert value("idv_backend_requests_total", backend="users", outcome="not_found") == 1
+    assert value("idv_backend_requests_total", backend="users", outcome="cancelled") == 0
     assert value("idv_backend_duration_seconds_count", backend="users") == 3
 
 
@@ -86,8 +89,10 @@ def test_rejected_keys_and_limits_are_counted_by_reason(tmp_path: Path) -> None:
     assert value("idv_auth_failures_total", reason="unknown") == 1
     assert value("idv_auth_failures_total", reason="malformed") == 1
     assert value("idv_auth_failures_total", reason="missing") == 1
-    assert value("idv_auth_failures_total", reason="not_valid_yet") == 0
-    assert value("idv_rate_limited_total", limit="requests") == 1
+    for reason in ("not_valid_yet", "disabled"):
+        assert value("idv_auth_failures_total", reason=reason) == 0
+    for limit, count in [("requests", 1), ("misses", 0), ("failed_auth", 0)]:
+        assert value("idv_rate_limited_total", limit=limit) == count
     assert value("idv_key_expiry_timestamp_seconds", key="expired") == 1577836800
 
 
@@ -232,7 +237,7 @@ def test_keys_that_have_expired_give_way_to_those_that_expire_next(
     with serving(WITH_ADMIN.replace("backends:\n", f"{later}backends:\n"), tmp_path) as service:
         value = scrape(service)
     assert value("idv_key_expiry_timestamp_seconds", key="later") == 4102444800
-    assert value("idv_key_expiry_timestamp_seconds", key="expired") == 0
+    assert isnan(value("idv_key_expiry_timestamp_seconds", key="expired"))
 
 
 def test_empty_fixture_is_shown_and_a_shared_cache_only_if_there_is_one(tmp_path: Path) -> None:

@@ -315,10 +315,13 @@ async def test_purged_answers_are_not_served_before_they_are_removed(
     monkeypatch.setattr(cache._found, "sweep", lambda: None)  # noqa: SLF001 - the size of a table
     await remember(cache, ALICE, FOUND)
     await remember(cache, BOB, structs.replace(FOUND_BOB, backend="crm"))
+    await remember(cache, ALICE_S_CARD, FOUND)
     cache.apply(Purge(("members",)))
-    assert cache.sizes["found"] == 2
+    assert cache.sizes["found"] == 3
     assert (cache.get(ALICE), cache.describe(ALICE)) == (None, "absent")
     assert [text for part in cache.found_entries() for text, _ in part] == ["@bob"]
+    cache.keep_stale(ALICE_S_CARD, ELSEWHERE, 60)
+    assert cache.describe(ALICE_S_CARD) == "stale"
     cache.running.update(enumerate(["@alice", "@bob"]))
     steady_cache(LIMITS).take_found_answers(cache, [])
     assert [cache.describe(each) for each in (ALICE, BOB)] == ["absent", "found"]

@@ -1,6 +1,7 @@
 """Values of the metrics that a service exposes."""
 
 from collections.abc import Callable
+from math import nan
 
 from prometheus_client import parser
 
@@ -10,7 +11,7 @@ Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def scrape(service: HasAdmin) -> Callable[..., float]:
-    """Return a function that gives the value of a sample, by its name and labels."""
+    """Return a function from the name and labels of a sample to its value, NaN if it is missing."""
     text = ask_admin(service, "/metrics").body.decode()
     values: Values = {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -19,6 +20,6 @@ def scrape(service: HasAdmin) -> Callable[..., float]:
     }
 
     def value(name: str, **labels: str) -> float:
-        return values.get((name, frozenset(labels.items())), 0.0)
+        return values.get((name, frozenset(labels.items())), nan)
 
     return value
