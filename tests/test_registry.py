@@ -17,7 +17,7 @@ from tornado_idv.config.kinds import settings_type
 from tornado_idv.errors import DegradedStartError, LookupFailed, StartError, Unavailable
 from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
-from tornado_idv.model import Answer, Query, User
+from tornado_idv.model import Answer, ByCard, Query, User
 from tornado_idv.registry import (
     build_backend,
     installed_kinds,
@@ -274,6 +274,16 @@ def test_backend_that_cannot_be_created_is_reported(kind: type[AnyBackend], repo
         build_backend(Kinds({"fake": kind}), options("a"))
 
 
+class RefusesOptions(Recorder):
+    def __init__(self, options: BackendOptions) -> None:
+        raise StartError("exclude each other")
+
+
+def test_reason_why_a_backend_refuses_its_options_is_kept() -> None:
+    with pytest.raises(StartError, match=r"^exclude each other$"):
+        build_backend(Kinds({"fake": RefusesOptions}), options("a"))
+
+
 @asynccontextmanager
 async def opened_in_order(backends: Sequence[Recorder]) -> AsyncIterator[Sequence[object]]:
     async with AsyncExitStack() as stack:
@@ -334,6 +344,10 @@ async def test_backend_that_opens_degraded_stays_open_only_where_that_is_allowed
     assert caplog.messages == ["refused; lookups fail until this is repaired; no restart is needed"]
 
 
+class CardsOnly(Recorder):
+    serves = frozenset({ByCard})
+
+
 @pytest.mark.parametrize(
     ("canary", "unprotected"),
     [
@@ -350,6 +364,9 @@ async def test_kind_of_query_that_the_canaries_do_not_protect_is_logged(
     await open_backend(Recorder(given, []))
     text = 'backend a: its canary has no {0}, so "not found" by {0} is not protected'
     assert caplog.messages == [text.format(member) for member in unprotected]
+    caplog.clear()
+    await open_backend(CardsOnly(given, []))
+    assert caplog.messages == [text.format(each) for each in unprotected if each != "nickname"]
 
 
 async def test_error_while_opening_is_reported_without_its_message(

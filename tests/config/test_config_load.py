@@ -115,6 +115,12 @@ def test_a_switch_is_read_from_text(load_text: Load, written: str, *, demo: bool
     assert load_text(f"{GOOD}demo: {written}").demo is demo
 
 
+def test_shadow_may_come_before_the_backend_that_answers(load_text: Load) -> None:
+    shadow = "{name: new, kind: table, path: new.db, shadow: {sample: 5%}}"
+    settings = load_text(GOOD.replace("backends: [", f"backends: [{shadow}, "))
+    assert [each.name for each in (*settings.served, *settings.shadows)] == ["members", "new"]
+
+
 def test_identifiers_follow_the_settings(load_text: Load) -> None:
     forms = load_text(EVERY_TYPE).make_identifiers()
     assert forms.parse_card("4000") == ByCard("4000")
