@@ -85,7 +85,9 @@ def test_rejected_keys_and_limits_are_counted_by_reason(tmp_path: Path) -> None:
         for token, status in [("x" * 20, 401), ("", 401), (KEY, 200), (KEY, 200), (KEY, 429)]:
             fields = {"Host": "x", "Authorization": f"Bearer {token}"}
             assert client.send("POST", path, fields, b'{"input": "@alice"}').status == status
+        service.logs.writer.dropped = 3
         value = scrape(service)
+    assert value("idv_log_dropped_total") == 3
     assert value("idv_auth_failures_total", reason="unknown") == 1
     assert value("idv_auth_failures_total", reason="malformed") == 1
     assert value("idv_auth_failures_total", reason="missing") == 1

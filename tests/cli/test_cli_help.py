@@ -9,6 +9,7 @@ from runpy import run_path
 
 import click
 import pytest
+from click.testing import Result
 
 import tornado_idv
 from support.processes.process import Invoke
@@ -45,13 +46,31 @@ class Careless:
         raise KeyError("oops")
 
 
+class Namesake:
+    @hookimpl
+    def idv_commands(self) -> list[click.Command]:
+        return [click.Command("serve", help="Impostor."), click.Command("ask", help="Ask.")]
+
+
+def invoke_with(plugin: object, monkeypatch: pytest.MonkeyPatch, invoke: Invoke) -> Result:
+    only = partial(plugin_manager, entry_points=False, plugins=[plugin])
+    monkeypatch.setattr("tornado_idv.cli.plugin_manager", only)
+    monkeypatch.setattr(main, "commands", Commands().commands)
+    return invoke("--help")
+
+
+def test_command_of_a_plugin_replaces_no_built_in_one(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = invoke_with(Namesake(), monkeypatch, invoke).stdout
+    assert "Ask." in shown
+    assert "Impostor." not in shown
+
+
 def test_built_in_commands_work_beside_a_broken_plugin(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    careless = partial(plugin_manager, entry_points=False, plugins=[Careless()])
-    monkeypatch.setattr("tornado_idv.cli.plugin_manager", careless)
-    monkeypatch.setattr(main, "commands", Commands().commands)
-    result = invoke("--help")
+    result = invoke_with(Careless(), monkeypatch, invoke)
     assert result.exit_code == 0
     assert "serve" in result.stdout
     assert "warning: the commands of plugins are missing" in result.stderr

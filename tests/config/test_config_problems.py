@@ -61,6 +61,7 @@ ADDED_TO_A_GOOD_FILE: list[tuple[str, str | list[str]]] = [
     ('server: {host: "127.0.0.1:80"}', f"3:16: server.host: {NO_HOST}"),
     ("server: {port: 65536}", "3:16: server.port: must be at most 65535"),
     ("server: {base_path: /../x}", f"3:21: server.base_path: {NO_BASE_PATH}"),
+    (r'auth: {store: "a\0b"}', "3:15: auth.store: not a path; it holds a NUL character"),
     ("server: {max_body: 2MiB}", "3:20: server.max_body: must be from 1B to 1MiB"),
     ("server: {body_timeout: 0s}", "3:24: server.body_timeout: must be greater than 0"),
     ("server: {max_body: 0B}", "3:20: server.max_body: must be from 1B to 1MiB"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -180,6 +181,24 @@ async def test_close_waits_for_the_end_of_a_reload(path: Path) -> None:
     for task in (reload, reloader.reload("admin")):  # the second begins after the stop
         assert (await task).problems == ("the service is stopping",)
     assert done == ["closed"]
+
+
+async def test_file_that_cannot_be_read_to_its_end_ends_the_reload(
+    reloader: Reloader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, begun, gate = LoopClock(), asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def read(*_: object) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        gate.wait(10)
+
+    monkeypatch.setattr(ConfigFile, "read", read)
+    task = reloader.start("signal")
+    await begun.wait()
+    clock.forward(121)
+    assert (await task).problems == ("a file, backend or key store did not open in 120 s",)
+    gate.set()
 
 
 async def test_backends_that_do_not_open_end_the_reload(path: Path) -> None:
