@@ -199,6 +199,7 @@ def test_a_site_within_another_site_has_its_own_users(order: int) -> None:
     [
         ("HTTPS://Profiles.EXAMPLE", "https://profiles.example"),
         ("https://profiles.example/", "https://profiles.example"),
+        ("https://profiles.example//", "https://profiles.example"),
         ("https://profiles.example:443", "https://profiles.example"),
         ("http://profiles.example:80/", "http://profiles.example"),
         ("http://profiles.example:443", "http://profiles.example:443"),
@@ -267,6 +268,7 @@ def test_an_error_does_not_repeat_the_input() -> None:
         ("alice", "nickname_without_at"),
         ("http://example.org/alice", "url_without_m"),
         ("https://example.org/alice", "other_scheme"),
+        ("https://profiles.example#alice", "url_without_m"),
     ):
         with pytest.raises(InvalidFormat) as caught:
             IDENTIFIERS.parse_any(text)
