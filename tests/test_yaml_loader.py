@@ -74,7 +74,6 @@ REFUSED = {
     "merge key": (b"a:\n  <<: {b: c}", "2:3: merge keys are refused; write the members out"),
     "tag": (b"a: !!str 1", "1:4: tags are refused; every scalar is read as text"),
     "tag of none": (b"a: ! 1", "1:4: tags are refused"),
-    "tag of a list": (b"a: !!set [b]", "1:4: tags are refused"),
     "tag of a mapping": (b"a: !!omap {b: 1}", "1:4: tags are refused"),
     "member twice": (b"a: 1\nb: 2\na: 3", "3:1: duplicate member, first on line 1"),
     "member twice in a flow": (b'{a: 1,\n "a": 2}', "2:2: duplicate member, first on line 1"),

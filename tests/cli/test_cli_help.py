@@ -9,7 +9,6 @@ from runpy import run_path
 
 import click
 import pytest
-from click.testing import Result
 
 import tornado_idv
 from support.processes.process import Invoke
@@ -52,25 +51,16 @@ class Namesake:
         return [click.Command("serve", help="Impostor."), click.Command("ask", help="Ask.")]
 
 
-def invoke_with(plugin: object, monkeypatch: pytest.MonkeyPatch, invoke: Invoke) -> Result:
-    only = partial(plugin_manager, entry_points=False, plugins=[plugin])
-    monkeypatch.setattr("tornado_idv.cli.plugin_manager", only)
-    monkeypatch.setattr(main, "commands", Commands().commands)
-    return invoke("--help")
-
-
-def test_command_of_a_plugin_replaces_no_built_in_one(
+def test_built_in_commands_work_beside_a_broken_plugin_and_a_namesake(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = invoke_with(Namesake(), monkeypatch, invoke).stdout
-    assert "Ask." in shown
-    assert "Impostor." not in shown
-
-
-def test_built_in_commands_work_beside_a_broken_plugin(
-    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = invoke_with(Careless(), monkeypatch, invoke)
+    for plugin in (Namesake(), Careless()):
+        only = partial(plugin_manager, entry_points=False, plugins=[plugin])
+        monkeypatch.setattr("tornado_idv.cli.plugin_manager", only)
+        monkeypatch.setattr(main, "commands", Commands().commands)
+        result = invoke("--help")
+        assert "Impostor." not in result.stdout
+        assert ("Ask." in result.stdout) == isinstance(plugin, Namesake)
     assert result.exit_code == 0
     assert "serve" in result.stdout
     assert "warning: the commands of plugins are missing" in result.stderr
