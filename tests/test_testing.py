@@ -115,8 +115,11 @@ class SleepsInTheEventLoop(Honest):
 class RefusesToOpen(Honest):
     async def open(self) -> None:
         await asyncio.to_thread(time.sleep, 0)  # blocks no event loop
-        if self.users is None:
-            raise StartError("no such file")
+        users = self.users or ()
+        texts = {each for user in users for each in self.texts(self.clean(user))}
+        has_at = any(each.nickname.startswith("@") for each in users)
+        if self.users is None or has_at or len(texts) < 2 * len(users):
+            raise StartError("no such file, or an invalid one")
 
 
 class NoneWhenFailing(Honest):
@@ -233,7 +236,7 @@ async def test_a_backend_that_keeps_its_source_locked_fails() -> None:
 
 async def test_a_backend_that_takes_a_lost_tail_for_an_absence_fails() -> None:
     test = getattr(SUITE, TAIL)
-    for backend in (None, Honest(None), Honest(BackendConformance.users)):
+    for backend in (None, Honest(None), RefusesToOpen(None), Honest(BackendConformance.users)):
         await test(backend)
     for liar in (Honest(SUITE.users[:1]), Honest(SUITE.users, matches=not_by_card)):
         with pytest.raises(AssertionError):

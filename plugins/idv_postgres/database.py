@@ -165,7 +165,7 @@ class Database:
         with await connector.connect(self.executor.settings) as connection:
             timeline = await self._timeline_of(connection)
             # The first host may be the primary from before a failover.
-            if in_order and last not in ("", connection.address) and timeline < self._timeline:
+            if in_order and last != connection.address and timeline < self._timeline:
                 return await self.inspect()
             # Lookups use it while the new primary cannot be reached.
             is_old = in_order and last == connection.address and "" < timeline < self._newest

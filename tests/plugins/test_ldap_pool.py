@@ -220,6 +220,9 @@ async def test_outage_of_all_servers_and_its_end(
         await backend.find(ByNickname("alice"))
     assert caught.value.reason == backend.problem
     assert not caught.value.counts_against_breaker
+    with pytest.raises(LookupFailed) as again:  # callers change what they catch
+        await backend.find(ByNickname("alice"))
+    assert again.value is not caught.value
     servers.errors[FIRST] = RuntimeError()  # as where no thread can be started for a while
     await until(lambda: backend.problem == "connecting failed with RuntimeError")
     assert servers.times_available == 0
@@ -301,13 +304,15 @@ async def test_only_connections_to_a_later_server_are_replaced_soon_and_closed(
     assert servers.handles[0].is_closed
 
 
-@pytest.mark.parametrize(("names", "sent"), [("aa", [1, 1]), ("ba", [0, 2])])
+@pytest.mark.parametrize(("names", "sent"), [("aa", [1, 1]), ("ba", [0, 2]), ("ab", [0, 2])])
 async def test_searches_use_one_server_behind_a_balancer_and_its_less_busy_connection(
     servers: Servers, names: str, sent: list[int]
 ) -> None:
-    servers.names = [*names]
-    opened = servers.pool(uris=[FIRST])
+    """Or the first in the list, as soon as it has a connection again."""
+    servers.names, servers.errors = [*names], {FIRST: ldap.BUSY()} if names == "ab" else {}
+    opened = servers.pool()
     await opened.open()
+    servers.errors = {}
     await until(lambda: servers.times_available == 1)
     running = [asyncio.create_task(opened.search(find)) for _ in sent]
     await until(lambda: sum(each.sent for each in servers.handles) == 2)

@@ -23,7 +23,7 @@ from idv_postgres.backend import PostgresBackend
 from idv_postgres.lookups import Lookups, Result
 from support.fakes.clock_and_backends import LoopClock
 from support.fakes.outcomes import outcome
-from tornado_idv import Broken, ByCard, ByNickname, Unavailable
+from tornado_idv import BackendResult, Broken, ByCard, ByNickname, Unavailable
 from tornado_idv.kit.testing import make_backend
 
 ROW = ("Free", "1", "alice", None)
@@ -83,7 +83,7 @@ class Harness:
         pass
 
     move = inspecting = observe
-    follows = mock.AsyncMock(side_effect=OSError)
+    follows = mock.AsyncMock(side_effect=PostgresError)
 
     def terminate(self) -> None:
         self.calls.append("terminate")
@@ -287,7 +287,7 @@ async def test_table_is_checked_every_10_s_and_lookups_are_verified_by_it() -> N
 async def test_use_of_other_servers_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with serving() as harness:
-        harness.wanted_role, harness.move = "standby", mock.AsyncMock(side_effect=OSError)
+        harness.wanted_role, harness.move = "standby", mock.AsyncMock(side_effect=PostgresError)
         for harness.connections in (True, False, True):
             await harness.advance(10)
         harness.role, harness.wanted_role = "standby", None
@@ -387,6 +387,11 @@ async def test_not_found_of_a_server_that_was_not_checked_is_not_believed() -> N
             await harness.backend.find(ByNickname("alice"))
         assert not caught.value.counts_against_breaker
         assert not caught.value.memoized
+        result = Result([ROW], "b is a standby that may be behind", storable=False, origin="b")
+        found = await harness.backend.find(ByNickname("alice"))
+        assert found == BackendResult(
+            result.user, ttl=harness.backend.options.max_lag, storable=False
+        )
 
 
 async def test_backend_that_a_slow_check_takes_down_connects_again_within_a_second() -> None:

@@ -31,6 +31,7 @@ class Connection:
         self.done: list[str] = []
         self.ended = False
         self.standby: object = "unknown"
+        self.host = ""
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +65,10 @@ class Connection:
 
     async def fetchval(self, sql: str) -> str:
         self.done.append(sql)
-        return self.driver.row_security
+        is_timeline = sql == database_module._TIMELINE  # noqa: SLF001 - a server that is scripted
+        return (
+            self.driver.timelines.get(self.host, "1") if is_timeline else self.driver.row_security
+        )
 
     async def fetch(
         self,
@@ -94,6 +98,7 @@ class Driver:
         self.inspecting: Connection
         self.errors: dict[object, BaseException] = {}
         self.row_security = "off"
+        self.timelines: dict[str, str] = {}
         self.error: Exception | None = None
         self.rollback_error: Exception | None = None
         self.fetching, self.going_on = asyncio.Event(), asyncio.Event()
@@ -109,6 +114,7 @@ class Driver:
             if each in self.errors:
                 raise self.errors[each]
         self.connections.append(Connection(self))
+        self.connections[-1].host = host
         return self.connections[-1]
 
     async def roll_back(self) -> None:
@@ -314,6 +320,29 @@ async def test_lookups_stay_unless_another_role_is_better(
     await database.open()
     database.executor.servers[driver.connections[0].address] = used, problem
     assert database.wanted_role == wanted
+
+
+async def test_lookups_use_the_newest_timeline_of_the_hosts_that_respond(driver: Driver) -> None:
+    """The first host is the primary from before a failover to the second."""
+    database, is_down = make(dsn="postgresql://idv@a,b/idv"), ConnectionRefusedError()
+
+    async def used(down: str = "", *, in_order: bool = True) -> str:
+        driver.errors = dict.fromkeys(down, is_down)
+        await database.inspect(in_order=in_order)
+        return driver.inspecting.host
+
+    assert [await used(), await used("a")] == ["a", "b"]
+    assert [await used(), await used("a")] == ["a", "b"]  # of the same timeline
+    driver.timelines["b"] = "2"
+    assert [await used("a"), await used()] == ["b", "b"]
+    assert [await used("b"), await used("b", in_order=False)] == ["a", "a"]
+    assert [await used(in_order=False), await used(), await used()] == ["a", "b", "b"]
+    for driver.timelines["a"] in ("3", ""):  # a standby has none
+        assert await used() == "a"
+    driver.timelines = {}
+    assert await used("a") == "b"
+    database.executor.servers["b:5432"] = "standby", "is behind"
+    assert await used() == "b"  # or lookups could return to a standby that they left
 
 
 @pytest.mark.parametrize("prepared", ["true", "false"])

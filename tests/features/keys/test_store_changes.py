@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from threading import Barrier
 
@@ -182,9 +183,12 @@ CHANGES = {
     ),
     "a limit": ("UPDATE keys SET requests = '5/second', misses = '1/minute' WHERE id = 'shop'",),
 }
+# SQLite does not require the key of a token.
+IN_FILE = ("UPDATE keys SET id = 'new' WHERE id = 'shop'", ADD.format("new"))
+OF_PLACES = [*product(("file", "postgres"), CHANGES.values()), ("file", IN_FILE)]
 
 
-@pytest.mark.parametrize("statements", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(("place", "statements"), OF_PLACES, indirect=["place"])
 def test_what_is_read_after_a_change_is_what_a_first_read_gives(
     place: KeyStoreLocation, statements: tuple[str, ...]
 ) -> None:

@@ -230,6 +230,7 @@ def test_state_of_another_list_or_no_state(reconcile: Reconcile, tmp_path: Path)
         ("a.jsonl", '{"n": 1, "nickname": "@bob"}\n{"nickname": "@alice"}', (), "{0}\n"),
         ("a.csv", 'nickname;x\n@alice;1\n\n@bob;"2"', ("--delimiter", ";"), "{0}\n{3}\n"),
         ("a.csv", "\ufeffnickname\r\nbob\r\n@alice\r\n", BARE, "nickname\r\nbob\r\n"),
+        ("a.csv", "nickname\rbob\r@alice\r", BARE, "nickname\rbob\r"),
         ("a.csv", "card,nickname\n1,4001\n2,0042\n", ("--by", "card"), "{0}\n{2}\n"),
     ],
 )
@@ -368,6 +369,9 @@ def test_run_with_another_clock_than_the_service_is_refused(
     assert result.exit_code == code
     assert ("clocks of this machine and of the service differ" in result.output) is (code == 3)
     assert ((tmp_path / "gone.json").read_bytes() == state) is (code == 3)
+    name = "tornado_idv.features.reconcile.run.parsedate_to_datetime"
+    monkeypatch.setattr(name, lambda _: parsedate_to_datetime("today"))
+    assert reconcile(HEADER + BOB + CAROL).exit_code == 0  # the Date of a proxy is not one
 
 
 def test_run_beside_another_with_the_same_state_is_refused(

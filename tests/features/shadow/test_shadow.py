@@ -322,6 +322,13 @@ async def test_what_did_not_match_is_compared_again(
         clock.now += 61
         await compared.shadow.compare_again(state)
     assert compared.counts["source_failed"] == 10
+    clock.now += 61
+    compared.shadow._interval = 1e6  # noqa: SLF001 - as above
+    again = asyncio.create_task(compared.shadow.compare_again(state))
+    await until(lambda: compared.counts["source_failed"] == 11)
+    assert (await asyncio.wait([again], timeout=0))[1]  # the rate is that of the lookups
+    again.cancel()
+    compared.shadow._interval = 0  # noqa: SLF001 - as above
     (guard,) = compared.directory.guards
     assert (guard.breaker.failures, guard.in_flight) == (0, 0)
     guard.breaker.failures = 5

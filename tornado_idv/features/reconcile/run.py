@@ -226,8 +226,8 @@ class Run:
             self._counts["gone"] += 1
             self._gone.append(account)
             before = self._before.gone.get(identifier, Absence(self._now, 0))
-            # `setdefault`: a user in several rows, or looked up twice, counts as one run.
-            self._since.setdefault(identifier, Absence(before.since, before.runs + 1))
+            # `before` stays: a user in several rows, or looked up twice, counts as one run.
+            self._since[identifier] = Absence(before.since, before.runs + 1)
 
     def _begin_again(self, identifier: str) -> None:
         """Restart the grace of a user who was found or undetermined in this run."""
