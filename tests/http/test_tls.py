@@ -214,8 +214,12 @@ async def test_close_aborts_handshakes(contexts: Contexts) -> None:
         silent, writer = await asyncio.open_connection("127.0.0.1", client.port)
         (acceptor,) = client.server._acceptors  # noqa: SLF001 - handshakes that have begun
         await until(lambda: len(acceptor._pending) == 1)  # noqa: SLF001 - handshakes that have begun
+        ours, theirs = socket.socketpair()
+        acceptor._begin(ours)  # noqa: SLF001 - it has not been waited for yet
         client.server.close()
         await until(silent.at_eof)
+        assert ours.fileno() == -1
+        theirs.close()
         writer.close()
 
 

@@ -117,10 +117,9 @@ def test_answers_are_stored_when_the_required_position_was_replayed_before(
     """The header of an empty page is not replayed."""
     harness.settle(1)
     harness.standbys.require(required)
-    high = f"{replayed >> 32:X}/{replayed & 0xFFFFFFFF:X}"
-    for lsn, expected in ((0, False), (1, False), (2, True)):
-        position = "0/1" if lsn == 0 else high
-        state = ("7", position, position, None, "monday")
+    for position, expected in ((replayed - 1, False), (replayed, False), (replayed, True)):
+        lsn = f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+        state = ("7", lsn, lsn, None, "monday")
         result = harness.standbys.finish(harness.standbys.start(), [state])
         assert result.storable is expected
     harness.standbys.require(None)

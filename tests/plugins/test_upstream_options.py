@@ -116,7 +116,11 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"base_url": "http://a", "status": {404: "broken"}}, "", "a request is missing; write"),
     (with_second(SECOND) | {"response": None}, "", "response is missing; write"),
     (MAPPED | {"status": {199: "read"}}, "status.199.[key]", "greater than or equal to 200"),
-    (MAPPED | {"response": NO_ECHO | {"nickname": "a"}}, "", "response.card_number is required"),
+    (
+        MAPPED | {"response": NO_ECHO | {"nickname": "a"}},
+        "",
+        "card_number is required for lookups by n",
+    ),
     (with_second(SECOND) | {"response": NO_ECHO | {"card_number": "a"}}, "", "response.nickname"),
     (with_second(SECOND) | {"response": PLAIN}, "", "response.id is missing; the second request"),
     (WITH_HEADER | {"forward": ["x-request-id"]}, "", "forward and headers both set x-request-id"),

@@ -14,7 +14,7 @@ from support.databases.user_lists import HEADER, csv_row
 from support.http.live_directory import live_directory
 from support.processes.ports import free_port
 from support.processes.process import Invoke
-from tornado_idv import User
+from tornado_idv import BackendResult, User
 
 Config = Callable[..., Path]
 BIRD = User("Free", "9001", "idv-canary")
@@ -57,6 +57,11 @@ def test_check_says_what_was_confirmed(invoke: Invoke, config: Config) -> None:
         summary = json.loads(invoke("check", "-c", file, "--online", "--json").stdout)["summary"]
         with patch.object(UpstreamBackend, "find", side_effect=TimeoutError):
             done = invoke("check", "-c", file, "--online")
+        for user in (ALICE, BackendResult(ALICE)):
+            with patch.object(UpstreamBackend, "find", return_value=user):
+                assert (
+                    "a made-up nickname is found" in invoke("check", "-c", file, "--online").stderr
+                )
     assert "a made-up nickname: no answer within 0.8 s" in done.stderr
     assert summary["confirmed"] == confirmed + online
     assert summary["listens_on"] == ["http://127.0.0.1:8080"]
