@@ -42,14 +42,14 @@ SIZES = {
     "plugins/idv_ldap": 1_266,  # + 7: case-sensitive attributes, cycles, and the base for any scope
     "plugins/idv_postgres": 2_768,
     "plugins/idv_redis": 1_012,
-    "plugins/idv_sqlite": 1_596,  # + 265: the key store in a file, from the core
+    "plugins/idv_sqlite": 1_599,  # + 265: the key store in a file, from the core
     "plugins/idv_upstream": 2_582,
     "plugins/idv_yaml": 392,
     # + 655: faults of files, HTTP and LDAP, which were in `tests/support`; secrets in logs.
     "soak": 4_348,  # + 29: the load and the faults are modules of their own
     # + 330 for comments that answer "why", and two sentences in place of one; + 70 for the heads of
     # modules that were parts of others; + 15 for the names in a snapshot.
-    "product": 33_997,
+    "product": 34_000,
     # + 500, + 390: bugs that were seeded by hand and not found have a row now.
     # - 14,600: one layer for each behaviour, one situation for its assertions, faults in `soak`.
     "tests": 59_990,

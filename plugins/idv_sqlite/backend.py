@@ -132,7 +132,10 @@ class SqliteBackend(Backend[SqliteOptions]):
         # A running check may have read the file's status before this call, so another is needed.
         if self._check_task is not None and not self._check_task.done():
             await asyncio.wait([self._check_task])
-        await asyncio.shield(self._begin_check())
+        check = self._begin_check()
+        # Python 3.14 reports an error behind `asyncio.shield`, if the caller is cancelled.
+        await asyncio.wait([check])
+        check.result()
         if self._closed:
             raise Unavailable("the backend is closed")
 
