@@ -37,7 +37,7 @@ class Refused(Broken):
 class Refusals:
     """The pauses of all credentials. ``timer`` returns the same seconds in all processes.
 
-    Credentials are identified by a hash, which is the same in all processes, as they are forked.
+    A hash identifies credentials. All processes are forked, so they have the same hashes.
     """
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""A client of the running service's admin listener, for commands."""
+"""The client of the running service's admin listener, with common options and the output."""
 
 import http.client
 import json

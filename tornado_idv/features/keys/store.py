@@ -67,7 +67,7 @@ class _Parts(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The key store that a command uses, and the settings that the command needs."""
+    """The key store of a command, and the settings for it."""
 
     location: KeyStoreLocation
     as_json: bool

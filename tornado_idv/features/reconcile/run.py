@@ -38,7 +38,7 @@ _MAX_CLOCK_DIFFERENCE = 60.0
 class Run:
     """Looks up the user of each account, and keeps the rows of accounts whose users are gone.
 
-    ``before`` is the last state, from which users who are not gone are removed. ``grace`` is in
+    ``before`` is the last state. A user who is not gone is removed from it. ``grace`` is in
     seconds. `ask`, `check` and `require_users` raise `RefusedError` or `UndeterminedError`.
     """
 

@@ -50,7 +50,7 @@ class ShadowState:
         self._thread = DaemonThread("shadow-state")
         self._waiting = deque[Recorded](maxlen=_MAX_WAITING)
         self._is_complete = True
-        """Whether no comparison has been lost since the last successful write."""
+        """Whether no comparison was lost since the last successful write began."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Future[None] | None = None
