@@ -121,9 +121,11 @@ def test_response_that_a_ready_service_does_not_send_is_no_success(
     def respond() -> None:
         sock, _ = listener.accept()
         with sock:
-            sock.recv(65536)
             head = "" if body.startswith("SSH") else "HTTP/1.0 200 OK\r\n\r\n"
             sock.sendall(f"{head}{body}".encode())
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(65536):  # A close before the whole request is read resets it.
+                pass
 
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
         pool.submit(respond)
