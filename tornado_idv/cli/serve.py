@@ -118,9 +118,7 @@ def serve(
         current = Configuration(file, settings, manager, kinds, Limiters(settings.limits))
 
         def announce_once(service: ServiceInfo) -> None:
-            nonlocal ready_fd
             _try_to_announce(settings, ready_fd, ready_file, service)
-            ready_fd = None  # closed
             if stop_on_eof:  # not earlier: before this, SIGTERM ends the process without a drain
                 threading.Thread(target=_terminate_on_eof, daemon=True).start()
 

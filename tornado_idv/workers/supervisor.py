@@ -115,7 +115,7 @@ class Supervisor:
                 self._on_exit(child, code, now)
         self._check_start()
         self._kill_overdue(now)
-        self._replace_outdated(now)
+        self._replace_outdated()
         if self._stopping and not self._workers():  # the manager serves until all workers end
             for child in self._children:
                 self._drain(child, delay=False)
@@ -247,7 +247,7 @@ class Supervisor:
             self._on_all_ready(max(each.state.keys or 0 for each in self._children))
             self._pass_hangup_on()
 
-    def _replace_outdated(self, now: float) -> None:
+    def _replace_outdated(self) -> None:
         """Replace processes that are `State.retiring`, or have an old configuration.
 
         A process serves until its replacement serves. During a reload, no serving process is
@@ -261,7 +261,7 @@ class Supervisor:
             may_differ = self._reloading is not None and child.phase != "starting"
             if child.state.retiring or (is_unlike and not may_differ):
                 _log.info("%s is replaced", child)
-                slot.child, slot.start_at = None, now
+                slot.child = None
                 if child.phase == "starting":  # no reason to wait for the successor
                     self._drain(child, delay=False)
 
