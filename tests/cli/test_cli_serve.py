@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import trustme
 
 from support.processes.forking import ForkedCommand, fork
 from support.processes.ports import free_port, listens
@@ -164,14 +165,17 @@ def test_hangup_while_the_configuration_is_read_is_a_reload_after_the_start(
 
 def test_pipe_of_the_ready_line_is_closed_while_workers_run(config: Config) -> None:
     reading, writing = os.pipe()
-    path = config(USERS, more="server: {port: 0, workers: 2}\n" + ASKING)
+    tls = "tls: {cert_file: tls.pem, key_file: tls.pem}"
+    path = config(USERS, more=f"server: {{port: 0, workers: 2, {tls}}}\n{ASKING}")
+    pem = trustme.CA().issue_cert("x").private_key_and_cert_chain_pem
+    pem.write_to_path(str(path.with_name("tls.pem")))
     arguments = ["--config", str(path), "--ready-fd", str(writing)]
     with subprocess.Popen([*COMMAND, "serve", *arguments], pass_fds=[writing]) as process:
         os.close(writing)
         with os.fdopen(reading, "rb", buffering=0) as pipe:
             line, is_closed = pipe.readline(), select.select([pipe], [], [], TIMEOUT)[0] != []
             process.terminate()
-    assert (b"url" in line, is_closed, process.returncode) == (True, True, 0)
+    assert (b'"https://' in line, is_closed, process.returncode) == (True, True, 0)
 
 
 def test_ready_line_on_standard_error_leaves_it_open(config: Config) -> None:

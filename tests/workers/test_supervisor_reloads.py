@@ -159,7 +159,7 @@ def test_manager_that_ends_before_the_commit_leaves_the_old_configuration(
 def test_manager_that_ends_in_the_commit_leaves_the_new_configuration(service: Simulation) -> None:
     """Workers that it has not reached are replaced."""
     service.use(OTHER)
-    commit(service.worker(2))
+    service.manager.before_reap = lambda: commit(service.worker(2))  # just before its end
     service.manager.exit(-signal.SIGKILL)
     service.advance(10.0)
     assert sorted(each.name for each in service.processes[3:]) == ["manager", "worker 1"]

@@ -263,6 +263,7 @@ class Simulation:
             raise self.fork_error
         ours, theirs = socket.socketpair()
         ours.settimeout(0)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 0)  # a long message does not fit
         process = FakeProcess(
             name,
             101 + len(self.processes),
