@@ -149,6 +149,9 @@ async def test_busy_process_blocks_nothing_and_its_end_amid_a_message_is_its_end
             with busy.accept()[0] as accepted:
                 accepted.send(b'{"op"')
             assert await connection.receive() is None
+            connection.send(op="purge")  # to none: a broken pipe
+            await asyncio.sleep(0)
+            assert await connection.receive() is None
 
 
 async def test_worker_cannot_start_where_there_are_no_unix_sockets(

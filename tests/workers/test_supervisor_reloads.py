@@ -34,7 +34,7 @@ def test_configuration_that_all_have_committed_replaces_no_process(service: Simu
     service.advance(10.0)
     assert len(service.processes) == 3
     assert service.events.sent == ["ready", "reloading", "ready"]
-    assert service.overview()["last_reload"]["at"] == 5.0
+    assert service.overview()["last_reload"]["at"] == service.overview()["loaded_at"] == 5.0
     assert service.counters.reloads == {"ok": 1, "failed": 0}
 
 

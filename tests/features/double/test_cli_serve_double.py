@@ -118,29 +118,28 @@ with IdentityService.start() as service:
     eventually(lambda: not listens(port))
 
 
-def test_double_ends_by_itself_with_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+@pytest.mark.parametrize(("timeout", "code"), [(10.0, 0), (0.0, -signal.SIGKILL)])
+def test_double_ends_with_the_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout: float, code: int
+) -> None:
+    """It imports none of the modules in the folder. A fork of the test holds the pipe to it."""
+    started: list[Any] = []
     original = subprocess.Popen
 
     def popen(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
         started.append(original(*arguments, **options))
+        started.append(os.dup(started[0].stdin.fileno()))
         return started[0]
 
-    monkeypatch.setattr(subprocess, "Popen", popen)
-    with IdentityService.start():
-        pass
-    assert [each.returncode for each in started] == [0]
-
-
-def test_double_starts_in_a_folder_with_modules_of_the_names_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the standard library has them; those of an application are not imported."""
     for name in ("secrets", "token", "select"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('of the application')")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", popen)
     with IdentityService.start() as service:
         assert service.requests == []
+        monkeypatch.setattr("tornado_idv.double._TIMEOUT", timeout)
+    os.close(started[1])
+    assert started[0].returncode == code
 
 
 @pytest.mark.parametrize(
