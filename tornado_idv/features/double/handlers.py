@@ -156,10 +156,8 @@ _FAULTS = {
 
 
 def make_routes(settings: Settings, before: Iterable[Route]) -> Iterator[Route]:
-    """In demo mode, yield the routes defined so far, with handlers that simulate faults."""
+    """In demo mode, yield routes of lookups with handlers that simulate faults."""
     for each in before if settings.demo else ():
         if faults := _FAULTS.get(each.handler.route):
             name = f"Double{each.handler.__name__}"
             yield each._replace(handler=type(name, (faults, each.handler), {}))
-        else:
-            yield each
