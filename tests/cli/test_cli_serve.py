@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import trustme
 
+from support.http.certificate import SELF_SIGNED
 from support.processes.forking import ForkedCommand, fork
 from support.processes.ports import free_port, listens
 from support.processes.process import COMMAND, TIMEOUT, Invoke, children, eventually, running
@@ -167,8 +167,7 @@ def test_pipe_of_the_ready_line_is_closed_while_workers_run(config: Config) -> N
     reading, writing = os.pipe()
     tls = "tls: {cert_file: tls.pem, key_file: tls.pem}"
     path = config(USERS, more=f"server: {{port: 0, workers: 2, {tls}}}\n{ASKING}")
-    pem = trustme.CA().issue_cert("x").private_key_and_cert_chain_pem
-    pem.write_to_path(str(path.with_name("tls.pem")))
+    path.with_name("tls.pem").write_text(SELF_SIGNED)
     arguments = ["--config", str(path), "--ready-fd", str(writing)]
     with subprocess.Popen([*COMMAND, "serve", *arguments], pass_fds=[writing]) as process:
         os.close(writing)

@@ -201,6 +201,7 @@ def test_a_probable_fault_happens_in_the_same_order_after_each_reset(double: Dou
 
     first = draw()
     assert set(first) == {200, 503}
+    assert double.get("/double")["faults"]["@alice"]["injected"] == first.count(503)
     assert draw() == first
 
 
@@ -305,6 +306,7 @@ def test_a_wrong_value_is_an_error_that_changes_nothing(
 def test_a_card_number_has_one_user(double: Double) -> None:
     """A fixture with two such users is an error, too; replacing the user is none."""
     assert [double.put("/double/users/@a", **USER).status for _ in range(2)] == [200, 200]
+    assert double.put("/double/users/@b", **USER | {"card_number": "2"}).status == 200
     reply = double.put("/double/users/@b", **USER)
     assert reply.status == 422
     assert reply.json["message"].startswith("card_number: belongs to another added user")
@@ -384,3 +386,4 @@ def test_a_request_from_before_a_reset_is_not_in_the_journal() -> None:
         request = LoggedRequest(f"after-{seconds}", None, "POST", "identify/url", "::1", "k")
         record_response(Counters(), state, request, Result(200, b"{}"), seconds)
     assert [each["request_id"] for each in state.requests] == ["after-0.0"]
+    assert state.requests.maxlen == 1000  # the oldest is dropped
