@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -24,7 +25,7 @@ from tornado_idv.logs.handlers import FoldingHandler, LogOutput
 from tornado_idv.logs.writer import LogWriter
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query
-from tornado_idv.service.events import Event, Events
+from tornado_idv.service.events import Events
 from tornado_idv.service.part import background
 from tornado_idv.service.run import Signals, abort, measure_lag, run
 from tornado_idv.service.service import Service
@@ -163,22 +164,13 @@ async def test_longest_lag_is_counted_and_a_blocked_loop_is_logged(
     assert counters.max_lag < 0.01  # nothing is measured after the end
 
 
-class Recorder:
-    def __init__(self, interval: float | None = None) -> None:
-        self.interval = interval
-        self.events: list[Event] = []
-
-    def __call__(self, event: Event, /) -> None:
-        self.events.append(event)
-
-
 def test_each_listener_gets_each_event_and_the_shortest_interval_counts() -> None:
-    recorders = [Recorder(), Recorder(2.0), Recorder(1.0)]
-    events = Events(recorders)
+    listeners = [Mock(interval=each) for each in (None, 2.0, 1.0)]
+    events = Events(listeners)
     events.send("ready")
     events.send("stopping")
-    assert [each.events for each in recorders] == [["ready", "stopping"]] * 3
-    assert (events.interval, Events([Recorder()]).interval) == (1.0, None)
+    assert [each.mock_calls for each in listeners] == [[call("ready"), call("stopping")]] * 3
+    assert (events.interval, Events(listeners[:1]).interval) == (1.0, None)
 
 
 async def test_second_signal_aborts_a_start_that_does_not_end() -> None:
