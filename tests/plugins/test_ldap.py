@@ -276,12 +276,15 @@ async def test_condition_on_several_values(backend_of: Make, condition: str, exp
         assert str(await outcome(backend, ByNickname("twins"))).startswith(expected)
 
 
-async def test_tls_start_tls_and_client_certificate(backend_of: Make, server: LdapServer) -> None:
+async def test_tls_start_tls_and_client_certificate(
+    backend_of: Make, server: LdapServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tls = {"ca_file": f"{server.folder}/ca.pem"}
     own = {**tls, "cert_file": f"{server.folder}/client.pem"}
     own["key_file"] = f"{server.folder}/client.key"
+    monkeypatch.setenv("SSL_CERT_FILE", tls["ca_file"])
     for options in (
-        {"uris": [server.tls_uri], "tls": tls},
+        {"uris": [server.tls_uri]},
         {"start_tls": True, "tls": tls},
         {"uris": [server.tls_uri], "tls": own, "bind": {"sasl": "external"}},
     ):
@@ -325,11 +328,17 @@ async def test_alias_to_an_entry_outside_of_the_base_is_not_followed(
         classes = [b"alias", b"extensibleObject"]
         handle.add_s(alias, [("objectClass", classes), ("aliasedObjectName", outside.encode())])
         ldap.set_option(ldap.OPT_DEREF, ldap.DEREF_ALWAYS)
+        ldap.set_option(ldap.OPT_X_TLS_REQUIRE_CERT, ldap.OPT_X_TLS_NEVER)
+        options = {"uris": [server.tls_uri], "tls": {"ca_file": f"{server.folder}/ca.pem"}}
         try:
-            async with opened_backend(backend_of()) as backend:
+            async with opened_backend(backend_of(**options)) as backend:
                 assert await outcome(backend, ByNickname("zoe")) == "not found"
+                used = backend._pool._open[0]._handle.get_option  # noqa: SLF001 - no other way to see
+                assert used(ldap.OPT_X_TLS_REQUIRE_CERT) == ldap.OPT_X_TLS_DEMAND
+                assert (used(ldap.OPT_X_TLS_PROTOCOL_MIN), used(ldap.OPT_REFERRALS)) == (0x303, 0)
         finally:
             ldap.set_option(ldap.OPT_DEREF, ldap.DEREF_NEVER)
+            ldap.set_option(ldap.OPT_X_TLS_REQUIRE_CERT, ldap.OPT_X_TLS_DEMAND)
             handle.delete_s(alias)
             handle.delete_s(outside)
 

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -210,12 +211,12 @@ async def test_outage_of_all_servers_and_its_end(
 ) -> None:
     """Lookups fail at once meanwhile, which says nothing of the next one."""
     caplog.set_level(logging.INFO, "idv_ldap")
-    servers.errors = {FIRST: ldap.BUSY(), SECOND: ldap.SERVER_DOWN()}
+    servers.errors = {FIRST: ldap.BUSY(), SECOND: ldap.NO_SUCH_OBJECT()}
     backend = LdapBackend(LdapOptions.model_validate(GIVEN))
     backend.on_available(lambda _: servers.count_available())
     await backend.open()
-    unreachable = "the server cannot be reached, or the connection was lost"
-    assert backend.problem == f"{FIRST}: the server is busy; {SECOND}: {unreachable}"
+    missing = "base_dn does not exist, or bind.dn may not read it"
+    assert backend.problem == f"{FIRST}: the server is busy; {SECOND}: {missing}"
     with pytest.raises(LookupFailed) as caught:
         await backend.find(ByNickname("alice"))
     assert caught.value.reason == backend.problem
@@ -252,18 +253,22 @@ async def test_search_without_a_response_does_not_end_the_start(servers: Servers
 
 
 async def test_refused_credentials_are_reported_and_shown_to_no_other_server(
-    servers: Servers,
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the first is down; afterwards the backend goes on by itself."""
-    third = "ldap://127.0.0.1:3"
-    servers.errors = {FIRST: ldap.SERVER_DOWN(), SECOND: Refused("no"), third: AssertionError()}
+    third, refused = "ldap://127.0.0.1:3", Refused(f"{SECOND}: no")
+    servers.errors = {FIRST: ldap.SERVER_DOWN(), SECOND: refused, third: AssertionError()}
     opened = servers.pool(uris=[FIRST, SECOND, third])
     with pytest.raises(Refused):
         await opened.open()
-    assert opened.problem == "no"
+    assert opened.problem == refused.reason
     for _ in range(3):  # a change of the password is used within a second
         opened.attempts.clear()
-        await until(lambda: opened.attempts)
+        await until(lambda: opened.attempts.get(SECOND) == "no")
+    with monkeypatch.context() as patch:
+        patch.setattr(pool.REFUSALS, "check", Mock(side_effect=Refused("paused")))
+        servers.errors[FIRST] = AssertionError()  # no server is connected to during the pause
+        await until(lambda: opened.problem == "paused")
     servers.errors.clear()
     await until(lambda: opened.problem is None)
     await opened.close()

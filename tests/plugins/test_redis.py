@@ -69,8 +69,8 @@ class TestConformance(BackendConformance):
     @pytest.fixture
     def make_backend(self, server: RedisServer) -> MakeBackend:
         def make(users: Sequence[User]) -> AnyBackend:
-            server.write(*users, prefix="idv:")
-            return backend_of(server, prefix="idv:", timeout="5s")
+            server.write(*users, prefix="{idv}:")
+            return backend_of(server, prefix="{idv}:", timeout="5s")
 
         return make
 
@@ -279,6 +279,7 @@ async def test_lookups_fail_while_the_server_restarts_and_recover(
     """It is empty then, and no user is "not known" before it is loaded again."""
     server.stop()
     async with opened_backend(backend_of(server, pool_size="3")) as backend:
+        assert backend.servers == []
         assert [each.levelno for each in caplog.records] == [logging.ERROR]
         assert backend.problem is not None
         assert await outcome(backend) == UNREACHED
@@ -374,16 +375,3 @@ async def test_the_certificate_of_the_server_is_verified(tmp_path: Path) -> None
         }.items():
             async with opened_backend(backend_of(each)) as backend:
                 assert await outcome(backend) == expected
-
-
-async def test_a_node_of_a_cluster_is_refused() -> None:
-    """Another node could lose its users, while ``ready`` is on this one."""
-    with running_server("--cluster-enabled", "yes", "--cluster-port", str(free_port())) as node:
-        backend = backend_of(node)
-        with pytest.raises(StartError, match="is a node of a Redis Cluster; use a single server"):
-            await backend.open()
-        try:
-            refused = "broken: the server is a node of a Redis Cluster; use a single server"
-            assert (await outcome(backend)).startswith(refused)
-        finally:
-            await backend.close()
