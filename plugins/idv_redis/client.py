@@ -237,7 +237,7 @@ def to_lookup_failed(error: Exception, *, in_cluster: bool = False) -> LookupFai
     """
     if isinstance(error, LookupFailed):
         return error
-    if isinstance(error.__cause__ or error.__context__, ssl.SSLError):
+    if isinstance(error.__context__, ssl.SSLError):
         return Unavailable("the TLS handshake failed; see ssl_ca_certs of the url")
     if type(error) is RuntimeError:  # uvloop raises it for a reset while it connects
         return Unavailable(_UNREACHED, counts_against_breaker=False)
