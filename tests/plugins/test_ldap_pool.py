@@ -109,12 +109,13 @@ async def test_filter_that_is_not_valid_leaves_the_connection() -> None:
         search = await begin(connection)
         handle.results = [(0, [])]
         connection._on_readable()  # noqa: SLF001 - the socket is readable once more
-        with pytest.raises(LookupFailed, match="the connection was lost"):
+        with pytest.raises(LookupFailed, match="the connection was lost") as lost:
             await search
         handle.error = RuntimeError("the handle is closed")
         with pytest.raises(Unavailable, match="the connection was lost") as caught:
             await connection.first("(uid=*)")
         assert caught.value.counts_against_breaker
+        assert len({lost.value, caught.value, connection.lost.result()}) == 3  # callers change them
 
 
 @pytest.mark.parametrize("responds", [True, False])
@@ -240,6 +241,7 @@ async def test_outage_of_all_servers_and_its_end(
         await backend.find(ByNickname("alice"))
     await until(lambda: "RuntimeError; trying again" in caplog.text)
     await backend.close()
+    assert len(asyncio.all_tasks()) == 1
 
 
 async def test_search_without_a_response_does_not_end_the_start(servers: Servers) -> None:

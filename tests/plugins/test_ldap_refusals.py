@@ -88,24 +88,19 @@ def test_refusal_of_one_process_pauses_the_others_and_leaves_no_lock() -> None:
         use(refusals)
 
 
-def test_credentials_are_used_in_one_process_at_a_time_until_it_ends() -> None:
-    refusals = Refusals()
-    with used_elsewhere(refusals):
-        with pytest.raises(Unavailable):
-            use(refusals)
-        use(refusals, "another")
-    use(refusals)
-
-
-def test_credentials_that_were_just_accepted_are_used_in_all_processes() -> None:
+def test_credentials_are_used_in_one_process_at_a_time_unless_they_were_just_accepted() -> None:
+    """And until the process ends."""
     clock = Ticker()
     refusals = Refusals(clock)
     use(refusals)
     with used_elsewhere(refusals):
         use(refusals)
     clock.now += 10
-    with used_elsewhere(refusals), pytest.raises(Unavailable):
-        use(refusals)
+    with used_elsewhere(refusals):
+        with pytest.raises(Unavailable):
+            use(refusals)
+        use(refusals, "another")
+    use(refusals)
 
 
 def test_credentials_are_used_in_one_thread_at_a_time() -> None:

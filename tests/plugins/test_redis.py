@@ -211,6 +211,7 @@ BROKEN: dict[str, tuple[tuple[str | bytes, ...], Query, str]] = {
         (MasterDownError("Link with MASTER is down"), (Unavailable, False)),
         (ReadTimeoutError("no reply"), (Unavailable, True)),
         (NoPermissionError("NOPERM"), (Broken, True)),
+        (TypeError("unexpected argument canary"), (Broken, True)),  # for a part of the url
         (ResponseError("ERR unknown command"), (Broken, True)),
     ],
 )
@@ -220,6 +221,7 @@ def test_error_that_passes_is_no_defect_and_a_response_counts_for_the_circuit_br
     """An error that the server sends resets the number of failures, and ends a probe."""
     failure = to_lookup_failed(error)
     assert (type(failure), failure.counts_against_breaker) == expected
+    assert "canary" not in failure.reason
 
 
 @pytest.mark.parametrize(("command", "query", "reason"), list(BROKEN.values()), ids=list(BROKEN))

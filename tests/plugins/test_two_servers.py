@@ -155,25 +155,6 @@ async def test_ldap_server_without_the_canary_is_not_believed(
         await both.check_second_is_not_believed()
 
 
-async def test_ldap_searches_go_to_the_first_server_that_has_a_connection(
-    directories: tuple[int, int], tmp_path: Path
-) -> None:
-    """One of two connections leads to the second server."""
-    from idv_ldap.backend import LdapBackend  # noqa: PLC0415 - only where it is installed
-
-    uris = ["ldap://FIRST", "ldap://SECOND"]
-    async with opened(LdapBackend, tmp_path, *directories, uris=uris, **OPTIONS) as both:
-        pool = both.guard.backend._pool  # noqa: SLF001 - connections of which no lookup tells
-        await until(lambda: [each.place for each in pool._usable] == [0, 0])  # noqa: SLF001 - connections of which no lookup tells
-        both.first.bar(ALL)
-        await until(lambda: [each.place for each in pool._usable] == [1, 1])  # noqa: SLF001 - connections of which no lookup tells
-        both.first.bar(())
-        pool._usable[0].lose(Unavailable("the test closes it"))  # noqa: SLF001 - connections of which no lookup tells
-        await until(lambda: [each.place for each in pool._usable] == [1, 0])  # noqa: SLF001 - connections of which no lookup tells
-        found = await asyncio.gather(*(both.find("alice") for _ in range(20)))
-        assert found == [ALICE] * 20
-
-
 async def test_postgres_server_without_the_canary_is_not_believed(
     databases: Databases, tmp_path: Path
 ) -> None:

@@ -139,9 +139,10 @@ async def test_a_file_that_has_lost_its_count_keeps_the_old_users(path: Path) ->
     count, users = fixture(ALICE, BOB).split("\n", 1)
     write(path, f"{users}{count}\n")
     async with unwatched(path) as (backend, changes):
-        for length in (len(users) // 2, len(users)):
+        for length, problem in ((len(users) // 2, "not valid YAML"), (len(users), "to 2")):
             write(path, users[:length])
             await backend.reload()
+            assert problem in str(backend.problem)
             assert await backend.find(ByNickname("bob")) == BOB
         assert changes == []
 

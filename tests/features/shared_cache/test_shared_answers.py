@@ -3,15 +3,19 @@
 import asyncio
 import contextlib
 import logging
+from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from support.databases.shared_caches import FakeSharedCache, shared_directory
 from support.fakes.clock_and_backends import FakeBackend, LoopClock, Ticker, running
 from support.fakes.directories import ALICE, DOWN, OTHER_ALICE, QUERY, counts, failure
+from support.fakes.snapshots import settings_of
 from support.http.http_server import until
 from tornado_idv.errors import Broken
+from tornado_idv.features.shared_cache.part import SharedCachePart
 from tornado_idv.features.shared_cache.tier import SharedTier
 from tornado_idv.interfaces.shared import Purge, SharedResult
 from tornado_idv.lookup.directory import Directory
@@ -48,6 +52,21 @@ class Replicas:
 @pytest.fixture
 def both(ticker: Ticker) -> Replicas:
     return Replicas(ticker)
+
+
+async def test_layer_is_of_its_settings(both: Replicas, tmp_path: Path) -> None:
+    """Services with other settings share no answers."""
+    both.cache.open = both.cache.close = calls = AsyncMock()  # type: ignore[method-assign]
+    part = SharedCachePart(both.tier, Mock())
+    async with part.opened():
+        settings = [settings_of(tmp_path, ttl=ttl) for ttl in (300, 301)]
+        one, other = [await part.layer(each, both.first.cache) for each in settings]
+        assert one.scope != other.scope
+        assert list(one.backends) == ["crm"]
+        assert [one.accepts(User("Free", card, "alice")) for card in ("4000", "x")] == [True, False]
+        assert b'"profile_url":"https://profiles.example/m/alice"' in one.encode(ALICE)
+        assert calls.await_count == 1
+    assert calls.await_count == 2
 
 
 async def test_purge_of_another_service_before_the_first_directory_reaches_that(
