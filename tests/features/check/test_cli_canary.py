@@ -136,20 +136,6 @@ def test_canary_need_not_protect_lookups_that_the_backend_does_not_serve(
     assert (done.exit_code, done.stderr) == (0, "")
 
 
-def test_check_recommends_a_canary_for_sources_that_others_run(
-    invoke: Invoke, config: Config
-) -> None:
-    upstream = "kind: upstream, base_url: 'http://x'"
-    file = config(
-        f"name: crm, {upstream}",
-        f"name: hr, {upstream}, canary: {{nickname: '@bird'}}",
-        "name: users, kind: yaml, path: users.yaml",
-    )
-    done = invoke("check", "-c", file, "--config-only")
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.endswith("recommended    a canary (a user who must exist) for crm\n")
-
-
 @pytest.mark.parametrize(
     ("stored", "listed", "options", "missing"),
     [

@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,16 +35,6 @@ server: {port: 99999}
 backends:
   - {name: users, kind: yml, path: users.yaml}
 """
-
-
-def test_a_valid_file_is_summarized(invoke: Invoke, config: Config) -> None:
-    path = config(USERS, more="server: {port: 4711}\n")
-    result = invoke("check", "-c", path)
-    assert (result.exit_code, result.stderr) == (0, "")
-    ok, blank, *rows = result.stdout.splitlines()
-    assert (ok, blank) == (f"ok: {path}", "")
-    assert all(re.match(r"[a-z0-9 ]{14} \S", row) for row in rows)
-    assert "listens on     http://127.0.0.1:4711" in rows
 
 
 def test_every_problem_is_reported_with_its_position(invoke: Invoke, tmp_path: Path) -> None:
@@ -186,11 +176,12 @@ def test_config_only_needs_no_secrets(invoke: Invoke, config: Config) -> None:
     lines = [f"ok: {path}", "", *(f"not resolved   {each}" for each in absent)]
     assert result.stdout.splitlines() == lines
     # Settings that need none of them are summarized.
-    token = (
-        "name: crm, kind: upstream, base_url: 'http://x', auth: {kind: bearer, token: '${env:NO}'}"
-    )
-    result = invoke("check", "-c", config(token), "--config-only")
+    upstream = "name: %s, kind: upstream, base_url: 'http://x', %s"
+    token = upstream % ("crm", "auth: {kind: bearer, token: '${env:NO}'}")
+    bird = upstream % ("hr", "canary: {nickname: '@bird'}")
+    result = invoke("check", "-c", config(token, bird, USERS), "--config-only")
     assert (result.exit_code, result.stderr) == (0, "")
+    assert "recommended    a canary (a user who must exist) for crm\n" in result.stdout
     assert "listens on     http://127.0.0.1:8080\n" in result.stdout
     assert result.stdout.count("not resolved") == 1
     # Others are reported, also a reference that could be resolved nowhere.
@@ -286,6 +277,17 @@ def test_warnings_and_problems_of_backends_are_printed(
     assert logging.getLogger().handlers == before
 
 
+@pytest.mark.parametrize("command", [("check",), ("lookup", "@a"), ("migrate", "status")])
+def test_error_in_a_task_of_a_plugin_is_logged_without_users(
+    invoke: Invoke, config: Config, command: Sequence[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("asyncio")
+    logger.filters.clear()
+    invoke(*command, "-c", config(USERS))
+    logger.error("failed: 4000", exc_info=KeyError("4000"))
+    assert ("KeyError" in caplog.text, "4000" in caplog.text) == (True, False)
+
+
 def test_the_schema_in_the_repository_is_up_to_date(invoke: Invoke) -> None:
     printed = invoke("schema").stdout
     assert SCHEMA.read_text(encoding="utf-8") == printed, (
@@ -295,10 +297,13 @@ def test_the_schema_in_the_repository_is_up_to_date(invoke: Invoke) -> None:
 
 @pytest.mark.parametrize("name", OUR_CONFIGS)
 def test_our_configurations_are_valid(invoke: Invoke, name: str) -> None:
-    """For the check, and for an editor that reads the schema."""
+    """For the check, which prints a summary, and for an editor that reads the schema."""
     path = ROOT / name
     result = invoke("check", "-c", path, "--config-only")
     assert (result.exit_code, result.stderr) == (0, "")
+    ok, blank, *rows = result.stdout.splitlines()
+    assert (ok, blank) == (f"ok: {path}", "")
+    assert all(re.match(r"[a-z0-9 ]{14} \S", row) for row in rows)
     validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
     read = as_editor_reads(path.read_text(encoding="utf-8"))
     assert [error.message for error in validator.iter_errors(read)] == []

@@ -317,8 +317,8 @@ async def test_what_did_not_match_is_compared_again(
     compared.shadow._chance = lambda: 1.0  # noqa: SLF001 - chance and time of the test
     await compared.shadow.compare_again(state)
     assert compared.counts["differs"] == 1
-    old.source.answer = DOWN
-    for _ in range(10):
+    old.source.answer, guards = DOWN, (None, *[compared.shadow.guard] * 10)
+    for compared.shadow.guard in guards:  # it opens later
         clock.now += 61
         await compared.shadow.compare_again(state)
     assert compared.counts["source_failed"] == 10

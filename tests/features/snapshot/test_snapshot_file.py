@@ -13,6 +13,7 @@ from tornado_idv.features.snapshot.contents import MARK, SnapshotIgnored
 from tornado_idv.features.snapshot.snapshot_file import SnapshotFiles
 
 OLD, NEW = MARK + b"old", MARK + b"new" * 100
+FILES = Path("/proc/self/fd")
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_failed_write_leaves_the_old_one(path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_each_worker_has_a_file_and_a_successor_takes_one_over(path: Path) -> None:
-    first, second = path, path.with_name(f"{path.name}.1")
+    first, second, opened = path, path.with_name(f"{path.name}.1"), [*FILES.iterdir()]
     one, two, three = SnapshotFiles(path), SnapshotFiles(path), SnapshotFiles(path)
     for _ in range(2):
         one.acquire()
@@ -74,6 +75,7 @@ def test_each_worker_has_a_file_and_a_successor_takes_one_over(path: Path) -> No
     assert three.existing == []
     two.release()
     three.release()
+    assert [*FILES.iterdir()] == opened
 
 
 def test_removal_by_another_worker_is_no_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +90,7 @@ def _make_link(path: Path) -> None:
     target = path.with_name("target")
     target.write_bytes(b"other")
     path.symlink_to(target)
+    path.with_name(f".{path.name}.lock").symlink_to(target)
 
 
 def _make_large(path: Path) -> None:
@@ -97,6 +100,7 @@ def _make_large(path: Path) -> None:
 
 NOT_OURS: dict[str, Callable[[Path], object]] = {
     "link": _make_link,
+    "lost link": lambda path: path.symlink_to("missing"),
     "pipe": os.mkfifo,
     "folder": Path.mkdir,
     "configuration": lambda path: path.write_text("profile_sites: []\n"),
@@ -112,8 +116,11 @@ def test_what_is_not_a_snapshot_is_neither_read_replaced_nor_removed(path: Path,
     file = SnapshotFiles(path)
 
     def use() -> None:
-        if kind in {"pipe", "folder"}:
-            with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
+        if kind == "link":
+            with pytest.raises(OSError, match="symbolic links"):
+                file.acquire()
+        if kind in {"lost link", "pipe", "folder"}:
+            with pytest.raises(OSError, match=r"No such|not a regular file|Is a directory"):
                 file.read(path)
         else:
             assert len(file.read(path)) < 100

@@ -41,7 +41,7 @@ def process(path: Path, wall: Ticker) -> Process:
 
 
 def fail(_: SnapshotFiles) -> None:
-    raise PermissionError(13, "Permission denied")
+    raise OSError(30, "Read-only file system")
 
 
 async def test_stop_writes_and_a_failed_one_does_not(path: Path, process: Process) -> None:
@@ -335,7 +335,7 @@ async def test_purge_reports_a_kept_file(tmp_path: Path, monkeypatch: pytest.Mon
             await service.purge({"all": True})
         report = await service.report()
     assert report.degraded() == ["cache snapshot"]
-    error = "may still contain purged users: Permission denied"
+    error = "may still contain purged users: Read-only file system"
     assert error in str(status(report)["cache_snapshot"])
 
 
@@ -364,13 +364,16 @@ async def test_answers_after_a_failing_revision(path: Path, wall: Ticker, fails:
 
 
 async def test_another_directory_is_followed_and_old_one_no_more(
-    path: Path, process: Process
+    path: Path, wall: Ticker, process: Process
 ) -> None:
     other = directory(Source(), ticker=process.ticker)
     await other.find(QUERY)
-    process.snapshots.follow(process.settings, other)
+    process.snapshots.follow(settings_of(path, jitter=0), other)
     await process.write()
-    assert b"alice" in path.read_bytes()
+    after, wall.now = Process(path, wall, Source(), jitter=0), wall.now + 5
+    await after.start()
+    stale = after.directory.cache.get_stale(QUERY)
+    assert (stale and stale.since) == process.ticker.now - 5
     process.directory.cache.apply(Purge())
     await process.snapshots.purged()
     assert path.exists()

@@ -9,6 +9,7 @@ import fcntl
 import os
 import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from tornado_idv.features.snapshot.contents import MARK, SnapshotIgnored
@@ -93,15 +94,13 @@ class SnapshotFiles:
     def remove(self) -> None:
         """Remove the snapshots of all workers."""
         for path in self.existing:
-            if _is_snapshot(path):
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another worker has removed it
+                if _is_snapshot(path):
+                    path.unlink()
 
 
 def _is_snapshot(path: Path) -> bool:
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return file.read(len(MARK)) == MARK
-    except FileNotFoundError:  # another worker has removed it
+    if not path.is_file():
         return False
+    with path.open("rb") as file:
+        return file.read(len(MARK)) == MARK
