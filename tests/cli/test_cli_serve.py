@@ -53,7 +53,9 @@ ANY_PORT = "server: {port: 0}\n"
 
 def test_the_line_of_a_demo_works_when_pasted(config: Config) -> None:
     more = f"demo: true\nserver: {{port: 0, base_path: /identity, docs: true}}\n{ASKING}"
-    with running(config(USERS, "name: more, kind: yaml, path: users.yaml", more=more)) as service:
+    others = [USERS.replace("users,", f"{each},") for each in ("more", "new")]
+    others[1] += ", shadow: {sample: 5%}"
+    with running(config(USERS, *others, more=more)) as service:
         line = shlex.split(service.read_up_to("curl"))
         done = subprocess.run(
             [find_tool("curl"), *line[1:], "--silent", "--noproxy", "*"],
@@ -63,13 +65,17 @@ def test_the_line_of_a_demo_works_when_pasted(config: Config) -> None:
         )
         assert json.loads(done.stdout)["nickname"] == "@alice"
         service.stop()
-    assert service.announced[:4] == [
+    assert service.announced[:5] == [
         f"Listening on http://127.0.0.1:{service.port}/identity\n",
         f"API documentation: http://127.0.0.1:{service.port}/identity/docs\n",
+        "Shadows: new (yaml)\n",
         "Backends, in order: users (yaml), more (yaml)\n",
         "Keys: 1\n",
     ]
     assert "Traceback" not in service.read_log()
+    events = [json.loads(each) for each in service.read_log().splitlines()]
+    (started,) = [each for each in events if each["event"] == "started"]
+    assert (started["backends"], started["shadows"]) == (["users", "more"], ["new"])
 
 
 GOOD_KEY = f"{{id: good, token: {KEY}}}"

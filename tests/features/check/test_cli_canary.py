@@ -74,10 +74,11 @@ def test_check_fails_where_the_canary_protects_nothing(invoke: Invoke, config: C
     by_card = "by_card: {url: /cards, query: {n: '{card_number}'}}"
     response = "response: {nickname: name, card_number: card, plan: plan}"
     upstream = "name: crm, kind: upstream, base_url: 'http://127.0.0.1:1'"
-    file = config(f"{upstream}, {by_card}, {response}, canary: {{nickname: '@bird'}}")
+    file = config(f"{upstream}, {by_card}, {response}, canary: {{nickname: '@bird', absent: '@b'}}")
     done = invoke("check", "-c", file, "--online")
     assert done.exit_code == 1
-    assert "canary @bird: the backend serves no lookups by nickname" in done.stderr
+    for name in ("@bird", "@b (absent)"):
+        assert f"canary {name}: the backend serves no lookups by nickname" in done.stderr
     assert "a made-up card_number: connection failed" in done.stderr
 
 

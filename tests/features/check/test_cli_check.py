@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import patch
 
 import jsonschema
 import pytest
@@ -214,11 +215,13 @@ def test_secret_that_every_user_may_read_gives_a_warning(
     cert, key = ("both.pem", "both.pem") if name == "both.pem" else ("tls.pem", "tls.key")
     tls = f"server: {{tls: {{cert_file: secrets/{cert}, key_file: secrets/{key}}}}}\n"
     with public_directory() as folder:
-        (secrets := folder / "secrets").mkdir(folder_mode)
+        (files := folder / "private" / "files").mkdir(parents=True)
+        (secrets := folder / "secrets").symlink_to(files)
         for each in ("key", cert, key):
             (secrets / each).write_text(SELF_SIGNED)
             (secrets / each).chmod(mode if each == name else 0o600)
-        secrets.chmod(folder_mode)
+        files.chmod(0o755)
+        files.parent.chmod(folder_mode)
         path = folder / "config.yaml"
         path.write_text(
             f"profile_sites: ['https://a.example']\n{tls}backends: [{upstream % auth}]\n"
@@ -274,6 +277,10 @@ def test_warnings_and_problems_of_backends_are_printed(
     first, *_, last = result.stderr.splitlines()
     assert first.startswith(f"warning: {path}:3:5: backends[0]: ")
     assert last.startswith(f"{path}:4:5: backends[1]: ")
+    path = config(USERS, more="server: {workers: 2}\n")
+    with patch("sys.platform", "darwin"):
+        result = invoke("check", "-c", path)
+    assert result.stderr.startswith(f"{path}:2:10: server.workers: several workers need Linux; ")
     assert logging.getLogger().handlers == before
 
 

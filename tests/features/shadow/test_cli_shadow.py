@@ -4,8 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from support.processes.admin import admin_port
-from support.processes.process import Invoke, eventually, running
+from support.processes.process import Invoke
 from support.processes.service import FIXTURE
 
 Config = Callable[..., Path]
@@ -37,23 +36,3 @@ def test_lookup_asks_a_shadow_only_by_name(invoke: Invoke, config: Config, folde
     done = invoke("lookup", "@alice", "-c", file, "--backend", "new", "--json")
     assert (done.exit_code, json.loads(done.stdout)["plan"]) == (0, "New")
     assert not (folder / "new.db").exists()
-
-
-def test_serve_and_status_name_each_shadow(invoke: Invoke, config: Config, folder: Path) -> None:
-    (folder / "new.yaml").write_text(FIXTURE)
-    file = config(USERS, SHADOW)
-    file.write_text(
-        file.read_text() + "\nserver: {port: 0}\nadmin: {port: 0}\nlogging: {format: json}\n"
-    )
-    with running(file) as process:
-        port = f"admin: {{port: {admin_port(process)}}}"
-        file.write_text(file.read_text().replace("admin: {port: 0}", port))
-        # It is opened while the service serves.
-        shown = "shadow:       new (yaml): available; none yet"
-        eventually(lambda: shown in invoke("status", "-c", file).stdout)
-    lines = [each.strip() for each in process.announced]
-    assert "Backends, in order: users (yaml)" in lines
-    assert "Shadows: new (yaml)" in lines
-    events = [json.loads(each) for each in process.log.read_text().splitlines()]
-    (started,) = [each for each in events if each["event"] == "started"]
-    assert (started["backends"], started["shadows"]) == (["users"], ["new"])

@@ -296,7 +296,7 @@ def test_status_has_a_line_for_each_part_of_the_record(
     record = ask_admin(service, "/status.json").json | {
         "workers": [worker],
         "backends": [source | half_open, source | is_open],
-        "shadows": [source | shadow],
+        "shadows": [source | shadow, source | shadow | {"comparisons": {"match": 0}}],
         "key_store": {"error": None},
         "unix_sockets": {"error": None},
         "keys": {"count": 2, "next_expiry": "E"},
@@ -314,6 +314,7 @@ def test_status_has_a_line_for_each_part_of_the_record(
         "backend:      x (k): failing: no; circuit breaker half-open, next probe in 2.5 s",
         "backend:      x (k): failing since F: no; circuit breaker open",
         "shadow:       x (k): available; 2 match",
+        "shadow:       x (k): available; none yet",
         "keys:         2, the next expires at E",
         "snapshot:     full",
         "connections:  3",
