@@ -252,7 +252,9 @@ WARNINGS: dict[str, tuple[str, list[str]]] = {
         CREATE INDEX plain ON users (card_number);
         CREATE UNIQUE INDEX pair ON users (card_number, plan);
         CREATE UNIQUE INDEX part ON users (card_number) WHERE plan = 'Free';
-        CREATE UNIQUE INDEX expression ON users (upper(card_number));""",
+        CREATE UNIQUE INDEX expression ON users (upper(card_number));
+        CREATE UNIQUE INDEX bad ON users (card_number);
+        UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'bad'::regclass;""",
         ['CREATE UNIQUE INDEX "users_card_number" ON "users" ("card_number")'],
     ),
     "index that is read as a whole": (

@@ -150,7 +150,7 @@ CHANGES: dict[str, tuple[str, set[Query]]] = {
         "INSERT INTO users SELECT 'u' || n, n::text, 'Free' FROM generate_series(1, 101) AS n",
         set(),
     ),
-    "long card": ("UPDATE users SET card_number = repeat('7', 8000) WHERE nickname = 'bob'", set()),
+    "long card": ("UPDATE users SET card_number = repeat('ü', 4000) WHERE nickname = 'bob'", set()),
 }
 
 

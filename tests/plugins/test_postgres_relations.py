@@ -169,7 +169,8 @@ async def test_not_found_in_another_table_is_an_error_and_not_believed(
     database: Database, change: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await asyncio.to_thread(database.run, "DROP TABLE IF EXISTS extensions.users")
-    backend = backend_of(database, pool={"max": "1"})
+    await asyncio.to_thread(database.run, "UPDATE users SET nickname = upper(nickname)")
+    backend = backend_of(database, case="fold", pool={"max": "1"})
     queries = [ByNickname("alice"), ByCard("1")] * 4
     async with opened_backend(backend):
         assert await outcome(backend) == "found"

@@ -23,11 +23,11 @@ CREATE FUNCTION find_user(name text) RETURNS SETOF people STABLE LANGUAGE plpgsq
   $$ BEGIN RETURN QUERY SELECT * FROM people WHERE nickname = name; END $$;
 CREATE FUNCTION "Find user"(name text) RETURNS SETOF people STABLE LANGUAGE sql
   SET statement_timeout = 0 AS $$ SELECT * FROM people WHERE nickname = name $$;
-CREATE FUNCTION has_plan(name text) RETURNS boolean STABLE LANGUAGE plpgsql AS
+CREATE FUNCTION has_plän(name text) RETURNS boolean STABLE LANGUAGE plpgsql AS
   $$ BEGIN RETURN EXISTS (SELECT FROM people WHERE nickname = name); END $$;
 CREATE TABLE names (nickname text PRIMARY KEY, card_number text UNIQUE, plan text);
 INSERT INTO names VALUES ('alice', '1', 'Free');
-CREATE VIEW users AS SELECT * FROM names WHERE has_plan(nickname);
+CREATE VIEW users AS SELECT * FROM names WHERE has_plän(nickname);
 """
 SOURCES: dict[str, dict[str, Any]] = {
     "function": {"by_nickname": "SELECT * FROM find_user($1)"},

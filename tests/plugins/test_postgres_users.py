@@ -105,11 +105,11 @@ def test_columns_may_have_other_types(table: PostgresTable) -> None:
     assert rows == [*users]
 
 
-def test_nickname_that_the_column_would_cut_is_refused(table: PostgresTable) -> None:
-    table.create(UNIQUE.replace("nickname TEXT", "nickname name"))
+def test_plan_that_the_column_would_cut_is_refused(table: PostgresTable) -> None:
+    table.create(UNIQUE.replace("plan TEXT", "plan name"))
     assert table.load([User("p" * 63, "1", "n" * 63)])[0][1] == 1
-    with pytest.raises(Broken, match=r"the constraint idv_staged_nickname_check$"):
-        table.load([User("p" * 64, "1", "n" * 64)])
+    with pytest.raises(Broken, match=r"the constraint idv_staged_plan_check$"):
+        table.load([User("ü" * 32, "1", "n" * 64)])
 
 
 def test_import_refused_while_a_batch_is_inserted_logs_nothing(
@@ -172,12 +172,14 @@ def test_change_is_uncertain_once_the_commit_is_sent(
     assert ("could not be determined; import them" in caught.value.reason) == uncertain
 
 
-def test_pause_between_rows_is_no_reason_to_end_the_session(table: PostgresTable) -> None:
-    names = "('idle_in_transaction_session_timeout', 'transaction_timeout')"
+def test_slow_import_is_no_reason_to_end_the_session(table: PostgresTable) -> None:
+    """Neither a slow statement nor a pause before the commit."""
+    names = "('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')"
     known = table.run(f"SELECT name FROM pg_settings WHERE name IN {names}")
-    dsn = table.database.dsn + "".join(f"&{name}=500ms" for (name,) in known)
-    users = then(lambda: table.run("SELECT pg_sleep(0.7)"), ALICE)
-    assert table.load(users, dsn=dsn)[0][1] == 1
+    dsn = table.database.dsn + "".join(f"&{name}=300ms" for (name,) in known)
+    table.run(ON_INSERT.format("PERFORM pg_sleep(0.4);"))
+    done, _ = table.load([ALICE], meanwhile=lambda: table.run("SELECT pg_sleep(0.4)"), dsn=dsn)
+    assert done[1] == 1
 
 
 @pytest.mark.parametrize("stored", [[BOB], []], ids=["replaced", "empty"])
