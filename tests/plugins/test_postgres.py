@@ -332,7 +332,7 @@ async def test_only_the_queries_that_are_configured_are_served(database: Databas
     by_nickname = "SELECT * FROM users WHERE nickname = $1; "
     by_card = (
         "WITH a AS (SELECT * FROM users) SELECT plan, nickname, card_number, profile_url FROM a "
-        "WHERE card_number = $1 -- by card"
+        "WHERE card_number = $1 OR $1 = 'both' -- by card"
     )
     async with serving(database, by_nickname=by_nickname) as backend:
         assert backend.serves == {ByNickname}
@@ -342,6 +342,7 @@ async def test_only_the_queries_that_are_configured_are_served(database: Databas
         assert backend.serves == {ByNickname, ByCard}
         cards = [ALICE.card_number, BOB.card_number, "0"]
         assert [await backend.find(ByCard(each)) for each in cards] == [ALICE, BOB, None]
+        assert await outcome(backend, ByCard("both")) == "broken: two rows answer one query"
 
 
 FOLDED = {

@@ -67,7 +67,7 @@ async def leave_state(dsn: str) -> None:
 async def test_what_another_client_leaves_in_a_session_changes_no_answer(
     database: Database, pooled: str, when: str
 ) -> None:
-    database.write(ALICE, BOB)
+    database.write(ALICE, BOB, table=USERS.replace("nickname text", "nickname citext"))
     database.run("DROP SCHEMA IF EXISTS other CASCADE; CREATE SCHEMA other")
     database.run("CREATE TABLE other.users (LIKE users); GRANT USAGE ON SCHEMA other TO idv")
     if when == "before the start":

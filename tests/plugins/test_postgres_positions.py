@@ -161,4 +161,8 @@ async def test_each_standby_behind_a_pooler_is_checked(harness: Harness) -> None
     executor, connection = Executor(options), Pooled()
     executor.standbys = harness.standbys
     results = [await executor.run(connection, "SELECT", "bob") for _ in range(2)]
-    assert [each.reason is None for each in results] == [True, False]
+    for _ in range(5):
+        harness.look_up(100, 500)
+    connection.states = [("7", "0/1F4", "0/1F4", None, "monday")] * 2
+    results.append(await executor.run(connection, "SELECT", "bob"))  # caught up meanwhile
+    assert [each.reason is None for each in results] == [True, False, True]

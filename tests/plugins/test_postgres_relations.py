@@ -57,7 +57,7 @@ SHADOW = f"CREATE SCHEMA {ROLE} AUTHORIZATION {ROLE}; {EMPTY}"
 """A schema that is named like the role comes first in its path."""
 OTHER_PATH = (
     f"CREATE SCHEMA other; GRANT USAGE ON SCHEMA other TO {ROLE};"
-    f"CREATE TABLE other.users (LIKE users); ALTER ROLE {ROLE} SET search_path = other, public"
+    f"CREATE TABLE other.users (); ALTER ROLE {ROLE} SET search_path = other, public"
 )
 
 
