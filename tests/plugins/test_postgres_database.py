@@ -13,11 +13,14 @@ from asyncpg import InvalidPasswordError, TargetServerAttributeNotMatched, TooMa
 from pydantic import SecretStr
 
 from idv_postgres import database as database_module
+from idv_postgres import schema
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.connection import Connector, Pool
 from idv_postgres.database import Database
+from idv_postgres.key_store import PostgresKeyStore
+from idv_postgres.listener import Listener
 from idv_postgres.lookups import Lookups
-from tornado_idv import Broken
+from tornado_idv import Broken, KeyStoreError, StartError, Unavailable
 from tornado_idv.kit.testing import make_backend
 
 DSN = "postgresql://idv:canary@a,b,c/idv"
@@ -158,15 +161,11 @@ async def test_host_that_responded_last_is_tried_first(driver: Driver) -> None:
 
 
 async def test_each_role_is_tried_with_all_hosts_before_the_next_one(driver: Driver) -> None:
-    driver.errors = {(each, "standby"): TargetServerAttributeNotMatched() for each in "abc"}
+    """A host that hangs is tried once, and not for each role."""
+    driver.errors = {(each, "standby"): TargetServerAttributeNotMatched() for each in "bc"}
+    driver.errors["a"] = TimeoutError()
     await connector(dsn=f"{DSN}?target_session_attrs=prefer-standby").connect()
-    assert driver.take() == [("a", "standby"), ("b", "standby"), ("c", "standby"), ("a", "any")]
-
-
-async def test_host_that_hangs_is_tried_once_and_not_for_each_role(driver: Driver) -> None:
-    driver.errors = {"a": TimeoutError(), ("b", "primary"): TargetServerAttributeNotMatched()}
-    await connector(dsn="postgresql://idv@a,b/idv").connect()
-    assert driver.take() == [("a", "primary"), ("b", "primary"), ("b", "any")]
+    assert driver.take() == [("a", "standby"), ("b", "standby"), ("c", "standby"), ("b", "any")]
 
 
 async def test_roles_of_the_caller_are_used_instead_of_those_of_the_uri(driver: Driver) -> None:
@@ -197,6 +196,27 @@ async def test_full_server_is_reported_first_and_one_of_another_role_last(driver
     driver.errors = dict.fromkeys("abc", standby)
     with pytest.raises(TargetServerAttributeNotMatched):
         await connector().connect()
+
+
+async def test_commands_and_notifications_use_a_primary_alone(driver: Driver) -> None:
+    uri = "postgresql://idv@p,q/x"
+    options: Any = make_backend(PostgresBackend, Path(), dsn=DSN, notify={"dsn": uri}).options
+    keys, listener = PostgresKeyStore(SecretStr(uri)), Listener(options, make(), print)
+    for use in (
+        PostgresBackend.user_store(options).count,
+        keys.create,
+        lambda: asyncio.run(schema._apply(options)),  # noqa: SLF001 - the command prints its own
+        lambda: asyncio.run(asyncio.wait_for(listener.run(), 0.01)),
+    ):
+        driver.errors = dict.fromkeys("pq", TargetServerAttributeNotMatched())
+        with pytest.raises((Unavailable, KeyStoreError, StartError, TimeoutError)):
+            await asyncio.to_thread(use)
+        assert driver.take() == [("p", "primary"), ("q", "primary")]
+    driver.errors = {"p": InvalidPasswordError("canary")}
+    with pytest.raises(
+        KeyStoreError, match=r"the password in the dsn is wrong \(SQLSTATE 28P01\)$"
+    ):
+        await asyncio.to_thread(keys.create)
 
 
 @pytest.mark.parametrize(
