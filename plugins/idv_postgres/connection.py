@@ -90,7 +90,7 @@ class Connector:
             raise Broken(f"the dsn cannot be used: {error}") from None
         self.uri_roles = dsn.roles
         roles = self.roles or dsn.roles
-        addresses = sorted(dsn.uris, key=lambda each: each != self.last)
+        addresses = [*dsn.uris]
         if self.avoid:
             addresses.sort(key=lambda each: (each in self.avoid, random.random()))  # noqa: S311
         # The host in use comes first, even with the last role. `Database.move` leaves it later.
@@ -167,8 +167,7 @@ class Pool:
         """Return a connection to the pool. A closed connection is replaced when needed."""
         if connection in self._outdated:
             connection.terminate()
-        if not connection.is_closed():
-            self._idle.append(connection)
+        self._idle.append(connection)
         self._slots.release()
 
     def drop_idle(self) -> None:

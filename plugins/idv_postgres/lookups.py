@@ -35,7 +35,7 @@ SELECT a.attname AS name, b.typname::text AS type, b.typtype = 'e' AS is_enum,
 FROM pg_attribute AS a JOIN base AS b ON b.attnum = a.attnum AND b.typtype <> 'd'
   LEFT JOIN pg_collation AS l ON l.oid = a.attcollation
   LEFT JOIN pg_namespace AS n ON n.oid = l.collnamespace
-WHERE a.attrelid = $1::text::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+WHERE a.attrelid = $1::text::regclass AND a.attnum > 0 ORDER BY a.attnum
 """
 _UNIQUE_KEYS = """
 SELECT pg_get_indexdef(indexrelid, 1, false) AS key FROM pg_index

@@ -425,7 +425,11 @@ async def test_check_that_ends_while_the_backend_is_down_does_not_bring_it_up() 
         harness.rows = REPLACED
         waiting = asyncio.create_task(outcome(harness.backend))
         await asyncio.sleep(0)
+        with mock.patch.object(harness, "fetch", hang):
+            hanging = asyncio.create_task(outcome(harness.backend))
+            await asyncio.sleep(0)
         await harness.lose()
+        hanging.cancel()
         harness.rows = [ROW]
         harness.lookups = Lookups({ByNickname: "other", ByCard: "other"}, servers={""})
         going_on.set()

@@ -143,7 +143,8 @@ async def test_statement_is_prepared_again_after_a_change_of_its_table_and_few_a
         assert await connection.fetch_prepared("SELECT * FROM users") == [(*after, None)]
         fetch = mock.AsyncMock(side_effect=[asyncpg.OutdatedSchemaCacheError("x"), ["row"]])
         with mock.patch.object(asyncpg.prepared_stmt.PreparedStatement, "fetch", fetch):
-            assert await connection.fetch_prepared("SELECT * FROM users") == ["row"]
+            assert await connection.fetch_prepared("SELECT * FROM users", timeout=9) == ["row"]
+        assert fetch.await_args_list[0] == mock.call(timeout=9)
         for number in range(100):
             assert await connection.fetch_prepared(f"SELECT {number}") == [(number,)]
         (count,) = await connection.fetchrow("SELECT count(*) FROM pg_prepared_statements")
