@@ -140,7 +140,7 @@ async def test_users_that_change_together_are_purged_at_once() -> None:
         assert harness.take() == []
         expected = {ByNickname("alice"), ByCard("card:1"), ByNickname("Bob")}
         assert await harness.notify("card:card:1", "@Bob", "alice") == [expected]
-        assert await harness.notify("carol") == [{ByNickname("carol")}]
+        assert await harness.notify("cards") == [{ByNickname("cards")}]
 
 
 async def test_payload_for_everything_and_many_users_purge_everything() -> None:

@@ -45,6 +45,7 @@ async def listening(database: Database) -> AsyncIterator[asyncio.Queue[set[Query
     backend.on_change(lambda *queries: changes.put_nowait({*queries}))
     async with opened_backend(backend):
         assert await changes.get() == set()
+        assert backend.revision  # a snapshot of an older session is not used
         yield changes
 
 
