@@ -174,6 +174,7 @@ def test_an_unsuitable_installed_plugin_is_reported_by_package_and_entry_point(
     assert reported in str(caught.value)
     if name == "mine":  # of two with one name, the one that is found later is reported
         assert "users-of-mine" in str(caught.value)
+    plugin_manager(entry_points="sqlite")  # loads no other one
 
 
 def test_one_kind_offered_by_two_plugins_stops_the_start() -> None:
@@ -207,8 +208,9 @@ def test_place_without_a_class_is_reported_when_it_is_used(place: str) -> None:
         (lambda: Kinds({"fake": Recorder(options("a"))}), "names to classes in backends"),
         (lambda: Kinds(key_stores=None), "names to classes in key_stores"),
         (lambda: {"fake": 1 / 0}, f"ZeroDivisionError in {__file__}, line"),
+        (lambda: __import__("no_such_library"), "No module named 'no_such_library'"),
     ],
-    ids=["dict", "instance", "none", "error"],
+    ids=["dict", "instance", "none", "error", "import"],
 )
 def test_kinds_that_cannot_be_read_are_reported(kinds: Callable[[], Any], reported: str) -> None:
     class Unsuitable:

@@ -46,6 +46,8 @@ def test_request_is_skipped_within_what_is_buffered() -> None:
     parser.skip(len(FIRST))
     assert parser.has_head
     assert requests(parser, b"") == [("/b", b"hi"), ("/c", b"")]
+    parser.feed(b"\r")
+    assert not parser.has_started  # it may be an empty line
 
 
 def test_head_of_the_maximum_size_is_complete() -> None:

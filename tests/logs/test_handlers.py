@@ -196,7 +196,7 @@ def test_exception_is_logged_without_its_message(logged: Configure, name: str, b
     assert event.endswith("ValueError")
     assert event.count("test_handlers.py") == 1
     assert "tweety" not in stream.getvalue().lower()
-    logging.getLogger(name).warning("as it was", exc_info=True)  # there is none
+    logging.getLogger(name).warning("as it was", exc_info=(None, None, None))
     assert "as it was" in stream.getvalue()
 
 
