@@ -160,10 +160,7 @@ def exit_code(queue: SignalQueue, run: Callable[[], int]) -> int:
 
     with queue.blocked():
         child = fork("worker 1", leave_and_run, 0.0)
-    with closing(child.sock):
-        while (code := child.reap()) is None:
-            time.sleep(0.001)
-    return code
+    return ended(child)
 
 
 def test_forked_process_ignores_some_signals_and_is_ended_by_the_others(queue: SignalQueue) -> None:
