@@ -33,8 +33,9 @@ LOOKUP = ask_for("alice")
         ([LOOKUP], 75.0, [200]),
         ([LOOKUP, LOOKUP[:20]], 10.0, [200, 408]),
         ([LOOKUP + LOOKUP[:20]], 10.0, [200, 408]),
+        ([*[LOOKUP] * 2, LOOKUP[:-1], LOOKUP[-1:], LOOKUP[:-1]], 5.0, [200, 200, 200, 408]),
+        ([*[LOOKUP] * 2, LOOKUP[:-1], b"x", LOOKUP[:-1]], 5.0, [200, 200, 422, 408]),
     ],
-    ids=["nothing", "half a head", "half a body", "keep-alive", "then half a head", "at once"],
 )
 def test_connection_times_out(
     make_harness: Callable[..., Harness], pieces: list[bytes], seconds: float, statuses: list[int]
