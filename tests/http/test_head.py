@@ -61,7 +61,7 @@ def test_a_body_has_a_length_or_chunks(fields: tuple[str, ...], length: int | No
         ("1.1", ("Connection: close",), False),
         ("1.1", ("Connection: a, CLOSE",), False),
         ("1.1", ("Connection: a", "Connection: close"), False),
-        ("1.1", ("Connection: closed",), True),
+        ("1.1", ("Connection: closed", *["X: y"] * 97), True),
         ("1.0", (), False),
         ("1.0", ("Connection: Keep-Alive",), True),
         ("1.0", ("Connection: keep-alive, close",), False),
@@ -130,6 +130,7 @@ INVALID = {
     "an invalid host in HTTP/1.0": (("Host: a/b",), "POST / HTTP/1.0", 400),
     "an underscore": (("Host: x", "content_encoding: y"), "POST / HTTP/1.1", 400),
     "nothing expected": (("Host: x", "Expect: "), "POST / HTTP/1.1", 417),
+    "101 fields": (("Host: x", *["X: y"] * 100), "POST / HTTP/1.1", 431),
 }
 
 
