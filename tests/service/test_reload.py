@@ -246,7 +246,7 @@ async def test_stop_cancels_the_lookup_of_a_canary(
 async def test_unchanged_backend_stays_open_with_its_circuit_breaker_and_answers(
     tmp_path: Path,
 ) -> None:
-    breaker = "{name: users, kind: gated, breaker: {failures: 1, open_for: 1h}}"
+    breaker = "{name: users, kind: gated, password: a, breaker: {failures: 1, open_for: 1h}}"
     other = GATED % ("other", "A")
     async with reloadable(tmp_path, config(breaker)) as harness:
         (backend,) = Gated.made
@@ -260,6 +260,8 @@ async def test_unchanged_backend_stays_open_with_its_circuit_breaker_and_answers
         assert harness.cached() == ["miss", "miss", "hit"]
         assert (await harness.ask("@carol")).status == 503
         assert backend.asked == 2
+        await harness.reload(config(breaker.replace("word: a", "word: b")))
+        assert [each.name for each in Gated.made[2:]] == ["users"]
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,9 @@ def test_reload_applies_every_setting_that_needs_no_restart(path: str) -> None:
     applied, needs_restart = applicable(SETTINGS, changed)
     assert needs_restart == ((path,) if path in NEED_A_RESTART else ())
     assert applied == (SETTINGS if path in NEED_A_RESTART else changed)
+    kinds = SETTINGS.server, SETTINGS.cache  # a section may be of another kind
+    one, other = (SETTINGS.model_copy(update={"shared_cache": each}) for each in kinds)
+    assert applicable(one, other) == (one, ("shared_cache",))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds, hookimpl
 from tornado_idv.log_format import json_lines
 from tornado_idv.model import ByNickname, Query, User
+from tornado_idv.options import Password
 from tornado_idv.registry import installed_kinds, plugin_manager
 from tornado_idv.service.service import Service
 from tornado_idv.web.access_log import AccessLog
@@ -26,6 +27,7 @@ from tornado_idv.web.access_log import AccessLog
 class GatedOptions(BackendOptions):
     plan: str = "A"
     opens: bool = True
+    password: Password | None = None
 
 
 class Gated(Backend[GatedOptions]):
