@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from math import inf
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import uvloop
@@ -117,29 +118,9 @@ def has_response(client: socket.socket) -> bool:
         return False
 
 
-class Timed:
-    deadline = 0.0
-    state = State.IDLE
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.timeouts = 0
-        self.is_aborted = False
-        self._error = error
-        self.spared: list[Timed] = []
-
-    def on_timeout(self) -> None:
-        self.timeouts += 1
-        for each in self.spared:
-            each.deadline = inf
-        if self._error is not None:
-            raise self._error
-
-    def update_serving(self) -> None: ...
-
-    def drain(self) -> None: ...
-
-    def abort(self) -> None:
-        self.is_aborted = True
+def timed() -> Mock:
+    """Return a connection without a request, past its deadline."""
+    return Mock(deadline=0.0, state=State.IDLE)
 
 
 def test_error_of_one_connection_does_not_end_the_timeouts_of_others() -> None:
@@ -147,28 +128,30 @@ def test_error_of_one_connection_does_not_end_the_timeouts_of_others() -> None:
     errors: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: errors.append(context))
     table = ConnectionTable(loop, HttpLimits())
-    bad, good, late = Timed(RuntimeError()), Timed(), Timed()
-    good.spared = [late]  # as by a request that arrives during the sweep
+    bad, good, late = timed(), timed(), timed()
+    bad.on_timeout.side_effect = RuntimeError
+    # As by a request that arrives during the sweep.
+    good.on_timeout.side_effect = lambda: setattr(late, "deadline", inf)
     for each in (bad, good, late):
         table.register(each)
     loop.forward(1.0)
     table.close()
     loop.close()
     assert len(errors) >= 2
-    assert (good.timeouts >= 2, late.timeouts) == (True, 0)
+    assert (good.on_timeout.call_count >= 2, late.on_timeout.called) == (True, False)
 
 
 def test_connections_that_replace_others_are_no_more_than_the_limit() -> None:
     """Those that were replaced count for nothing, before and after they have closed."""
     loop = SteppedLoop()
     table = ConnectionTable(loop, HttpLimits(max_connections=2, replace_idle=True))
-    connections = [Timed() for _ in range(7)]
+    connections = [timed() for _ in range(7)]
     for each in connections[:4]:
         assert table.register(each)
     for each in connections[:2]:
         table.unregister(each)
     for each in connections[4:]:
         assert table.register(each)
-    assert [each.is_aborted for each in connections] == [True] * 5 + [False] * 2
+    assert [each.abort.called for each in connections] == [True] * 5 + [False] * 2
     table.close()
     loop.close()
