@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import resource
 import ssl
 import weakref
 from contextlib import suppress
@@ -48,12 +49,16 @@ async def test_everything_is_switched_on_an_open_connection(tmp_path: Path) -> N
         assert after.record["profile_url"] == "https://b.example/m/alice"
 
 
-async def test_limits_of_the_listener_are_switched_on_an_open_connection(tmp_path: Path) -> None:
-    """Connections above a lower limit stay open."""
+async def test_limits_of_the_listener_are_switched_on_an_open_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections above a lower limit stay open. At the start, it is that of descriptors."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (200, 200))
     async with (
         reloadable(tmp_path, config(server="fast_path: false")) as harness,
         harness.connected() as client,
     ):
+        assert harness.service.server.connections.limits.max_connections == 8
         long = "@" + "a" * 50
         assert (await client.ask(long)).status == 200
         lower = "fast_path: false, max_body: 40B, max_connections: 1"

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock, call
 
@@ -17,6 +18,7 @@ import pytest
 from support.fakes.clock_and_backends import LoopClock
 from support.processes.process import eventually
 from support.processes.service import Client, load_configuration, write_config
+from tornado_idv.config.address import Address
 from tornado_idv.files import FileSignature
 from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.interfaces.hookspecs import Kinds
@@ -162,6 +164,13 @@ async def test_longest_lag_is_counted_and_a_blocked_loop_is_logged(
     assert caplog.messages == ["event loop was blocked for 3.0 s"]
     await clock.advance(10.0)
     assert counters.max_lag < 0.01  # nothing is measured after the end
+
+
+def test_port_of_the_command_line_leaves_the_host(tmp_path: Path) -> None:
+    text = CONFIG.replace("port: 0", "host: '::1'")
+    current = load_configuration(write_config(tmp_path, text))
+    current.file = replace(current.file, port=7)
+    assert current.addresses == (Address("::1", 7),)
 
 
 def test_each_listener_gets_each_event_and_the_shortest_interval_counts() -> None:
