@@ -40,7 +40,7 @@ from tornado_idv import (
     User,
 )
 
-_VERSION = b"3"
+_VERSION = b"4"
 _TAG_SIZE = 32
 
 
@@ -198,8 +198,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
 
     def _message(self, purge: Purge) -> bytes:
         queries = [[type(each) is ByCard, each.text.removeprefix("@")] for each in purge.queries]
-        nonce = secrets.token_hex(8)  # so that no two messages are equal
-        return self._sealer.seal(self._channel, [nonce, list(purge.backends), queries])
+        return self._sealer.seal(self._channel, [list(purge.backends), queries])
 
     async def _listen(self) -> None:
         last_reason: str | None = ""
@@ -260,6 +259,6 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
 
 
 def _to_purge(record: Any) -> Purge:
-    _, backends, queries = record
+    backends, queries = record
     named = [ByCard(text) if of_card else ByNickname(text) for of_card, text in queries]
     return Purge(tuple(backends), tuple(named))
