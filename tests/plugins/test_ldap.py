@@ -336,6 +336,8 @@ async def test_alias_to_an_entry_outside_of_the_base_is_not_followed(
                 used = backend._pool._open[0]._handle.get_option  # noqa: SLF001 - no other way to see
                 assert used(ldap.OPT_X_TLS_REQUIRE_CERT) == ldap.OPT_X_TLS_DEMAND
                 assert (used(ldap.OPT_X_TLS_PROTOCOL_MIN), used(ldap.OPT_REFERRALS)) == (0x303, 0)
+                limits = used(ldap.OPT_NETWORK_TIMEOUT), used(ldap.OPT_TIMEOUT)
+                assert (*limits, used(ldap.OPT_X_KEEPALIVE_IDLE)) == (2.0, 2.0, 60)
         finally:
             ldap.set_option(ldap.OPT_DEREF, ldap.DEREF_NEVER)
             ldap.set_option(ldap.OPT_X_TLS_REQUIRE_CERT, ldap.OPT_X_TLS_DEMAND)
@@ -430,6 +432,7 @@ def test_no_value_leaves_its_place_in_the_filter(value: str) -> None:
         ({"by_nickname": {"filter": "(|(a={nickname})(b:octetStringMatch:={nickname}))"}}, "fold"),
         ({"by_nickname": {"filter": "(a:1.3.6.1.4.1.1466.109.114.1:={nickname})"}}, "is fold"),
         ({"base_dn": "\ud800"}, "base_dn has a lone surrogate"),
+        ({"uris": []}, "at least 1 item"),
         ({"by_card": None, "by_nickname": None}, "a search is missing"),
         ({"tls": {"cert_file": "a"}}, "cert_file and key_file belong together"),
         ({"tls": {"key_file": "a"}}, "cert_file and key_file belong together"),
