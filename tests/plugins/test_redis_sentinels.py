@@ -133,8 +133,10 @@ async def test_reply_of_a_server_that_is_the_primary_no_more_does_not_count(play
             await running
         assert not caught.value.counts_against_breaker
         assert played.closed == 1
+        await client.execute("PING")
         with suppress(ConnectionError):
             await client.close()  # as after a change of the password
+        assert played.closed == 2
         await client.execute("PING")
         await played.say((3, OTHER), (3, OTHER))
         assert client.primary == f"{OTHER}:6379"

@@ -118,8 +118,8 @@ def test_not_known_when_is_read_from_the_body_of_statuses_that_mean_not_found() 
     strict = reader(not_known_when="code == 'no_such_person'")
     assert strict.read(QUERY, response(404, {"code": "no_such_person"})) is None
     statuses = range(200, 600)
-    assert [each for each in statuses if strict.wants_body(each)] == [200, 204, 404, 410]
-    assert [each for each in statuses if reader().wants_body(each)] == [200]
+    assert [x for x in statuses if strict.wants_body(x) is not False] == [200, 204, 404, 410]
+    assert [each for each in statuses if reader().wants_body(each) is not False] == [200]
 
 
 @pytest.mark.parametrize(

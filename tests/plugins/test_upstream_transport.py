@@ -168,9 +168,6 @@ FORMS = {
     "in chunks": chunked(PLAIN, 3),
     "said to be identity": http(200, PLAIN, "Content-Encoding: Identity"),
     "x-gzip": http(200, gzip.compress(PLAIN), "Content-Encoding: X-GZIP"),
-    "gzip in chunks": chunked(gzip.compress(PLAIN), 3).replace(
-        b"Content-Type", b"Content-Encoding: gzip\r\nContent-Type", 1
-    ),
     "deflate": http(200, zlib.compress(PLAIN), "Content-Encoding: deflate"),
     "after early hints": http(103).replace(b"Content-Length: 0\r\n", b"") + http(200, PLAIN),
 }

@@ -61,11 +61,8 @@ async def test_layer_is_of_its_settings(both: Replicas, tmp_path: Path) -> None:
     async with part.opened():
         settings = [settings_of(tmp_path, ttl=ttl) for ttl in (300, 301)]
         one, other = [await part.layer(each, both.first.cache) for each in settings]
-        assert one.scope != other.scope
-        assert list(one.backends) == ["crm"]
+        assert (calls.await_count, one.scope != other.scope) == (1, True)
         assert [one.accepts(User("Free", card, "alice")) for card in ("4000", "x")] == [True, False]
-        assert b'"profile_url":"https://profiles.example/m/alice"' in one.encode(ALICE)
-        assert calls.await_count == 1
     assert calls.await_count == 2
 
 
