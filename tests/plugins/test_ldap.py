@@ -276,9 +276,7 @@ async def test_condition_on_several_values(backend_of: Make, condition: str, exp
         assert str(await outcome(backend, ByNickname("twins"))).startswith(expected)
 
 
-async def test_tls_start_tls_and_client_certificate(
-    backend_of: Make, server: LdapServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tls(backend_of: Make, server: LdapServer, monkeypatch: pytest.MonkeyPatch) -> None:
     tls = {"ca_file": f"{server.folder}/ca.pem"}
     own = {**tls, "cert_file": f"{server.folder}/client.pem"}
     own["key_file"] = f"{server.folder}/client.key"

@@ -168,6 +168,7 @@ DEFINITIONS = [
     b"( 2.5.4.3 NAME ( 'cn' 'commonName' ) DESC 'common name' SUP name )",
     b"( 1.1.1 NAME 'nick' OBSOLETE SUP 2.5.4.3 SYNTAX '1' X-ORIGIN 'user defined' )",
     b"( 3.3.3 NAME 'memberOf' SYNTAX '1.3.6.1.4.1.1466.115.121.1.12' NO-USER-MODIFICATION )",
+    b"( 4.4.4 DESC 'a type without a name' SUP name )",
     b"no definition: \xff",
 ]
 

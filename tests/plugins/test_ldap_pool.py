@@ -100,11 +100,12 @@ async def test_filter_that_is_not_valid_leaves_the_connection() -> None:
         with pytest.raises(Broken, match="the filter is not valid"):
             await find(connection)
         assert not handle.is_closed
-        assert not os.get_blocking(handle.fileno())
+        assert not os.get_blocking(descriptor := handle.fileno())
         handle.error = ldap.SERVER_DOWN()
         with pytest.raises(LookupFailed, match="the connection was lost"):
             await find(connection)
         assert handle.is_closed
+        assert not asyncio.get_running_loop().remove_reader(descriptor)  # it may be reused
     with connected() as (connection, handle):
         search = await begin(connection)
         handle.results = [(0, [])]

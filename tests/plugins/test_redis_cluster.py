@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 from redis.crc import key_slot
-from redis.exceptions import SlotNotCoveredError
+from redis.exceptions import ClusterDownError, SlotNotCoveredError
 
 from idv_redis.backend import RedisBackend
 from support.databases.redis_cluster import RedisCluster, running_cluster
@@ -176,6 +176,9 @@ async def test_a_user_who_is_loaded_during_a_lookup_is_found(
         unnamed = Mock(side_effect=SlotNotCoveredError)  # as while the layout is read again
         monkeypatch.setattr("redis.asyncio.RedisCluster.get_node_from_key", unnamed)
         assert await outcome(backend, ByNickname("late")) == "found"
+        down = Mock(side_effect=ClusterDownError("Hash slot not served"))
+        monkeypatch.setattr("redis.asyncio.RedisCluster.execute_command", down)
+        assert await outcome(backend, ByNickname("late")) == "unavailable: the cluster is down"
 
 
 async def test_a_server_that_is_no_node_is_unavailable(
