@@ -17,7 +17,7 @@ from tornado_idv.lookup.canary import keep_checking
 from tornado_idv.service.part import background
 
 OLD = GATED % ("old", "A")
-SHADOW = "{name: new, kind: gated, plan: %s, shadow: {sample: 100%%, rate: 1000/s%s}}"
+SHADOW = "{name: new, kind: gated, password: a, plan: %s, shadow: {sample: 100%%, rate: 1000/s%s}}"
 RIGHT, WRONG = SHADOW % ("A", ""), SHADOW % ("B", "")
 
 
@@ -64,12 +64,15 @@ async def test_shadow_is_added_changed_and_removed_without_a_change_of_the_cache
         for text in ("@alice", "@Unknown"):
             await harness.ask(text)
         (old,) = Gated.made
-        for text in (config(OLD, RIGHT), config(OLD, SHADOW % ("B", ", hits: false"))):
+        changed, other = SHADOW % ("B", ", hits: false"), RIGHT.replace("new", "other")
+        for text in (config(OLD, RIGHT), config(OLD, changed, other)):
             assert (await harness.reload(text)).code is None
             await opened()
+        await opened("other")
         first, second = (each for each in Gated.made if each.name == "new")
         assert (await harness.ask("@bob")).record["plan"] == "A"
         assert await counts(harness, 2) == {"differs": 1, "plan": 1}
+        assert await counts(harness, 1, "other") == {"match": 1}
         assert (await harness.reload(config(OLD))).code is None
         assert (await harness.ask("@carol")).status == 200
         for text, status in (("@alice", 200), ("@Unknown", 404), ("@bob", 200)):
@@ -87,8 +90,9 @@ async def test_shadow_is_added_changed_and_removed_without_a_change_of_the_cache
         (config(OLD, RIGHT, server="request_timeout: 1s"), None, True),
         (config(OLD, "{name: other, kind: gated, opens: false}", WRONG), FAILED, True),
         (config(OLD, RIGHT, site="https://b.example"), None, False),
+        (config(OLD, RIGHT.replace("word: a", "word: b")), None, False),
     ],
-    ids=["another backend", "another setting", "a reload that fails", "other users of responses"],
+    ids=["another backend", "another setting", "failed", "other users of responses", "password"],
 )
 async def test_shadow_that_stays_the_same_stays_open(
     tmp_path: Path, after: str, code: str | None, *, stays: bool
