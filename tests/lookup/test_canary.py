@@ -554,11 +554,13 @@ async def test_user_is_not_looked_up_for_ever_where_servers_take_turns(max_age: 
 
 
 async def test_each_of_two_servers_that_find_the_canary_is_believed() -> None:
-    both = TwoServers({"a": (BIRD,), "b": (BIRD,)}, canary=BY_NICKNAME)
-    asking = guard(both)
+    both, ticker = TwoServers({"a": (BIRD,), "b": (BIRD,)}, canary=BY_NICKNAME), Ticker()
+    asking = guard(both, ticker)
     for server in "abab":
         both.server = server
         assert await is_believed(asking)
+        ticker.now += 1
+    assert asking.canaries[ByNickname].summary == "canary @idv-canary found 3.0 s ago"
     assert [who for who in both.found_by if who[0] == "@idv-canary"] == [
         ("@idv-canary", "a"),
         ("@idv-canary", "b"),
