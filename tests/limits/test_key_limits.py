@@ -231,7 +231,9 @@ def test_general_limits_can_be_changed_and_removed(clock: Ticker) -> None:
     assert limiter.of(key()) is None
     assert limits_of(limiter, misses=STRICT).requests is limits_of(limiter, requests=STRICT).misses
     limiter.configure(HUNDRED, None)
-    assert limiter.of(one := key()) is limiter.of(one) is not None
+    assert (former := limiter.of(one := key())) is limiter.of(one) is not None
+    limiter.configure(STRICT, None)
+    assert limiter.of(one) is not former  # a key that a reload does not change
 
 
 def test_keys_beyond_the_capacity_are_limited_too(
