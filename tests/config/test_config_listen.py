@@ -17,13 +17,14 @@ def listening(*addresses: str) -> str:
 
 
 def test_addresses_are_read_in_their_order(load_text: Load, tmp_path: Path) -> None:
-    name = "i" + 126 * "d."  # 253 characters
-    text = listening("unix:/run/idv.sock", "127.0.0.1:8080", "[::1]:0", f"{name}:65535", "unix:s")
+    text = listening(
+        "unix:/run/idv.sock", "127.0.0.1:8080", "[::1]:0", "idv.example:65535", "unix:s"
+    )
     assert load_text(text).server.addresses == (
         Address(path=Path("/run/idv.sock")),
         Address("127.0.0.1", 8080),
         Address("::1", 0),
-        Address(name, 65535),
+        Address("idv.example", 65535),
         Address(path=tmp_path / "s"),
     )
 
@@ -39,7 +40,6 @@ def test_without_it_host_and_port_are_the_address(load_text: Load) -> None:
     [
         *("8080", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:8o80"),
         *(":8080", "::1:8080", "[::1]", "[::1]8080", "[127.0.0.1]:80", "[a:b]:80", "a b:80"),
-        f"{127 * 'a.'}:80",
         *("/run/idv.sock", "http://127.0.0.1:80", "", "UNIX:/run/idv.sock", "unix:"),
         *({"a": "b"}, ["a"]),
     ],

@@ -43,7 +43,7 @@ identifiers: {{nickname_pattern: "[a-z]+", nickname_case: fold, card_length: [4,
 backends:
   - {{name: members, kind: table, path: data/members.db, columns: {{nickname: nick}}}}
   - {{name: crm, kind: remote, url: "https://crm.example", auth: {{kind: token, token: xyz}}}}
-demo: yes
+demo: on
 """
 
 
@@ -87,8 +87,10 @@ def test_text_becomes_a_value_of_the_type_of_each_setting(load_text: Load, tmp_p
     assert all(each.folds_nicknames for each in settings.backends)
 
 
-def test_key_without_scopes_and_limits_has_the_defaults(load_text: Load) -> None:
+def test_keys_have_the_digest_of_their_token_and_the_defaults(load_text: Load) -> None:
     shop, demo = load_text(EVERY_TYPE).auth.keys
+    assert shop.api_key.digest == bytes.fromhex("ab" * 32)
+    assert demo.api_key.digest == sha256(TOKEN.encode()).digest()
     assert demo.scopes == ("identify:url", "identify:card")
     assert (demo.limits.requests, demo.limits.misses) == (None, None)
     text = f"{GOOD}auth: {{keys: [{{id: a, sha256: {'a' * 64}, limits: {{misses: 1/s}}}}]}}"
@@ -97,22 +99,11 @@ def test_key_without_scopes_and_limits_has_the_defaults(load_text: Load) -> None
     assert [each.api_key.misses for each in (shop, demo, refused)] == [logged, None, Rate(1, 1)]
 
 
-def test_token_and_sha256_give_the_same_digest(load_text: Load) -> None:
-    shop, demo = load_text(EVERY_TYPE).auth.keys
-    assert shop.api_key.digest == bytes.fromhex("ab" * 32)
-    assert demo.api_key.digest == sha256(TOKEN.encode()).digest()
-
-
 def test_no_repr_shows_a_token_or_a_digest(load_text: Load) -> None:
     shown = repr(load_text(EVERY_TYPE))
     assert TOKEN not in shown
     assert "ABAB" not in shown
     assert "xyz" not in shown
-
-
-@pytest.mark.parametrize(("written", "demo"), [("no", False), ("on", True), ("False", False)])
-def test_a_switch_is_read_from_text(load_text: Load, written: str, *, demo: bool) -> None:
-    assert load_text(f"{GOOD}demo: {written}").demo is demo
 
 
 def test_shadow_may_come_before_the_backend_that_answers(load_text: Load) -> None:
@@ -198,7 +189,7 @@ def test_invalid_health_path_is_rejected(load_text: Load, path: str) -> None:
 
 
 def test_old_name_of_the_fast_path_still_works(load_text: Load) -> None:
-    assert not load_text(GOOD + "server: {packet_cache: no}\n").server.fast_path
+    assert not load_text(GOOD + "server: {packet_cache: False}\n").server.fast_path
 
 
 def owner(written: str) -> str:

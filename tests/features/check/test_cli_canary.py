@@ -179,6 +179,8 @@ def test_list_without_the_canary_is_refused(
         ("{card_number: '12'}", "3:73: backends[0].canary.card_number: the card number has too"),
         ("[{nickname: a}, {nickname: '@'}]", "3:86: backends[0].canary[1].nickname: the nickname"),
         ("{plan: Pro, absent: '@a'}", "3:59: backends[0].canary: needs nickname, card_number, or"),
+        ("{}", "3:59: backends[0].canary: needs nickname, card_number, or both"),
+        ("[]", "3:59: backends[0].canary: too few items: at least 1, not 0"),
         ("{absent: a}", "3:68: backends[0].canary.absent: a card number must be ASCII digits"),
         (f"[{', '.join(['{nickname: a}'] * 6)}]", "3:59: backends[0].canary: too many items: at"),
     ],

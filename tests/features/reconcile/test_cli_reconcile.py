@@ -427,10 +427,14 @@ def test_output_that_cannot_keep_its_group_is_not_shown_to_another_group() -> No
         output = folder / "gone.csv"
         output.touch()
         output.chmod(0o640)
-        os.chown(output, -1, 12345)
+        os.chown(output, 4711, 12345)
+        with replaced_file(output, keeps_rights=True):
+            pass
+        kept = output.stat()
         with unprivileged(), replaced_file(output, keeps_rights=True):
             pass
         status = output.stat()
+    assert (kept.st_uid, kept.st_gid, kept.st_mode & 0o777) == (4711, 12345, 0o640)
     assert (status.st_gid == 12345, status.st_mode & 0o777) == (False, 0o600)
 
 
