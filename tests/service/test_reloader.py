@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
+from tornado_idv.config import load
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
@@ -284,16 +285,15 @@ async def test_change_while_the_file_is_read_is_noticed_by_the_watch(
     path: Path, reloader: Reloader, applied: Applied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which compares the file with what it was before it was read."""
-    read = ConfigFile.read
 
-    def read_and_change(path: Path) -> ConfigFile:
-        file = read(path)
+    def read_and_change(path: Path) -> bytes:
+        content = path.read_bytes()
         path.write_text("a later one")
-        return file
+        return content
 
     path.write_text("another")
     with monkeypatch.context() as patch:
-        patch.setattr(ConfigFile, "read", read_and_change)
+        patch.setattr(load, "require_file", read_and_change)
         await reloader.reload("test")
     for _ in range(3):
         await reloader.poll()
