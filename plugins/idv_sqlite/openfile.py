@@ -135,18 +135,18 @@ class OpenFile:
     async def compare_indexes(self, *, every_row: bool = False) -> None:
         """Raise `Broken` if an index lacks rows of its table. For a view, check all tables.
 
-        Without ``every_row``, rows are only counted, which takes a hundredth of the time. Neither
+        Without ``every_row``, rows are only counted, which takes a twentieth of the time. Neither
         counts nor ``PRAGMA quick_check`` detect wrong values in an index.
         """
         found = await self.watcher.execute_fetchall(
             "SELECT t.name, i.name FROM sqlite_master AS t, pragma_index_list(t.name) AS i WHERE "
-            "t.type = 'table' AND t.rootpage > 0 AND (? OR t.name = ? COLLATE NOCASE)",
+            "t.type = 'table' AND (? OR t.name = ? COLLATE NOCASE)",
             [self.users.is_view, self.options.table],
         )
         names = [(table.quoted(name), table.quoted(index)) for name, index in found]
-        statements = [
-            f"SELECT iif(count(*) = (SELECT count(*) FROM {name} INDEXED BY {index}), 'ok', '') "  # noqa: S608 - quoted
-            f"FROM {name} NOT INDEXED"
+        statements = [  # without a condition, SQLite would count the smallest index instead
+            f"SELECT iif(count(*) = (SELECT count(*) FROM {name} INDEXED BY {index} WHERE 1), "  # noqa: S608 - quoted
+            f"'ok', '') FROM {name} NOT INDEXED"
             for name, index in names
         ]
         if every_row:
