@@ -50,12 +50,9 @@ def test_store_can_be_read_by_its_user_alone(path: Path) -> None:
         assert list(path.parent.iterdir()) == [path]
 
 
-def test_store_in_a_file_needs_a_plugin(path: Path) -> None:
+def test_store_without_a_plugin_or_a_folder_cannot_be_created(path: Path) -> None:
     with pytest.raises(KeyStoreError, match="no plugin supports a key store in a file; supported"):
         locate_store(path, Kinds())
-
-
-def test_store_in_a_missing_folder_cannot_be_created(path: Path) -> None:
     with pytest.raises(KeyStoreError, match=r"cannot be created: No such file or directory"):
         SqliteKeyStore(path.parent / "none" / "keys.db").create()
     with pytest.raises(KeyStoreError, match="cannot be read: Not a directory"):
@@ -174,17 +171,6 @@ def test_page_that_lost_a_row_does_not_make_its_key_unknown(path: Path) -> None:
         read_whole(path)
 
 
-def test_error_that_has_ended_the_transaction_itself_is_reported(path: Path) -> None:
-    """As some errors of the disk do; there is nothing to roll back then."""
-    make_store(path, "shop")
-    with (
-        pytest.raises(KeyStoreError, match="SQLite fails with SQLITE_CONSTRAINT"),
-        SqliteKeyStore(path).connected(busy_timeout=0.0, read_only=False) as database,
-        database.writing(),
-    ):
-        database.execute("INSERT OR ROLLBACK INTO keys SELECT * FROM keys")
-
-
 def test_error_of_a_statement_is_explained(path: Path) -> None:
     make_store(path, "shop")
     error = sqlite3.OperationalError()
@@ -194,6 +180,17 @@ def test_error_of_a_statement_is_explained(path: Path) -> None:
     reading = SqliteKeyStore(path).connected(busy_timeout=0.0, read_only=True)
     with pytest.raises(KeyStoreError, match="cannot be written"), reading as database:
         KeyEditor(database, "keys.db").revoke("shop", CREATED)
+    writing = SqliteKeyStore(path).connected(busy_timeout=0.0, read_only=False)
+    failing = pytest.raises(KeyStoreError, match="SQLite fails with SQLITE_CONSTRAINT")
+    with failing, writing as database, database.writing():  # it ends the transaction itself
+        database.execute("INSERT OR ROLLBACK INTO keys SELECT * FROM keys")
+    unsafe = "BEGIN SELECT * FROM pragma_table_info('keys'); END"
+    execute(path, f"CREATE TRIGGER unsafe AFTER INSERT ON keys {unsafe}")
+    with pytest.raises(KeyStoreError, match="is damaged"), open_store(path) as store:
+        store.revoke("shop", CREATED)
+    execute(path, "DELETE FROM store")  # no change would be noticed
+    with pytest.raises(KeyStoreError, match="the key store is damaged; restore it"):
+        read_whole(path)
 
 
 def test_exhausted_descriptors_are_reported(path: Path) -> None:
@@ -286,19 +283,16 @@ def test_keys_with_several_tokens_are_added_where_a_statement_takes_999_values(p
     tokens = [Token(digest(f"{n}"), CREATED) for n in range(1000)]
     keys = [replace(record(f"k{n}", "x"), tokens=(*tokens[n::500],)) for n in range(500)]
     with SqliteKeyStore(path).connected(busy_timeout=1.0, read_only=False) as database:
+        names = ("busy_timeout", "cache_spill")
+        assert [database.execute(f"PRAGMA {each}").fetchone() for each in names] == [(1000,), (0,)]
+        locked = pytest.raises(KeyStoreError, match="locked")
+        with database.reading(), locked, open_store(path, busy_timeout=0.0) as other:
+            other.add(keys)
         database.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
         store = KeyEditor(database, "keys.db")
         store.add(keys)
         store.add(keys, replaced=[each.id for each in keys])
     assert len(read(path)) == 500
-
-
-def test_store_without_a_revision_is_damaged(path: Path) -> None:
-    """No change of it would be noticed."""
-    make_store(path, "shop")
-    execute(path, "DELETE FROM store")
-    with pytest.raises(KeyStoreError, match="the key store is damaged; restore it"):
-        read_whole(path)
 
 
 def test_text_in_place_of_an_id_is_not_shown(path: Path) -> None:

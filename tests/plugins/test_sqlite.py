@@ -283,7 +283,7 @@ CAUTIONS: dict[str, tuple[str, list[str]]] = {
         ["a lookup by card number reads the whole table"],
     ),
     "names in another case": (
-        "CREATE TABLE Users (Nickname CLOB UNIQUE, CARD_NUMBER CLOB UNIQUE, Plan TEXT)",
+        "CREATE TABLE Users (Nickname clob UNIQUE, CARD_NUMBER CLOB UNIQUE, Plan TEXT)",
         [],
     ),
     "small when analysed": (
@@ -317,7 +317,7 @@ FOLDED: dict[str, tuple[str, list[str]]] = {
         TABLE.format("") + "CREATE UNIQUE INDEX n ON users (nickname COLLATE NOCASE);",
         [],
     ),
-    "a column": (TABLE.format(" COLLATE NOCASE UNIQUE"), []),
+    "a column": (TABLE.format(" COLLATE nocase UNIQUE"), []),
     "an index that tells case apart": (
         TABLE.format(" UNIQUE"),
         ["a lookup by nickname reads the whole table", "COLLATE NOCASE)"],

@@ -164,10 +164,16 @@ async def test_a_query_that_is_waited_for_survives_the_end_of_others(backend: Se
         assert await asyncio.wait_for(staying, timeout=2) == ALICE
 
 
-async def test_closing_ends_what_still_runs(backend: Served) -> None:
-    asked = [asyncio.create_task(backend.find(ByNickname("slow"))) for _ in range(3)]
-    await begun(backend)
-    await backend.close()
+async def test_closing_ends_what_still_runs(tmp_path: Path) -> None:
+    """In each reader. Until then, the reader that is free answers."""
+    run(tmp_path / "slow.db", SLOW)
+    async with serving(tmp_path / "slow.db", readers=2) as backend:
+        asked = [asyncio.create_task(backend.find(ByNickname("slow")))]
+        await asyncio.sleep(0)
+        for _ in range(2):
+            assert await asyncio.wait_for(backend.find(ByNickname("alice")), timeout=5) == ALICE
+        asked += [asyncio.create_task(backend.find(ByNickname("slow"))) for _ in range(2)]
+        await asyncio.sleep(0)
     await asyncio.wait(asked, timeout=5)
     assert {type(each.exception()) for each in asked} == {Unavailable}
 

@@ -130,13 +130,6 @@ async def test_a_locked_database_is_unavailable_for_every_caller_at_once(path: P
             assert await backend.find(KNOWN) == ALICE
 
 
-async def test_a_file_renamed_over_it_answers(path: Path, backend: Served) -> None:
-    write(path.with_name("new.db"), BOB).replace(path)
-    assert await backend.find(ByNickname("bob")) == BOB
-    assert backend.changes == ["changed"]
-    assert await backend.find(KNOWN) is None
-
-
 async def test_a_copy_over_the_file_is_never_answered_from_old_pages(
     path: Path, backend: Served
 ) -> None:

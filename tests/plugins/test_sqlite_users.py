@@ -162,19 +162,16 @@ def test_file_that_is_replaced_during_its_import_stays(table: SqliteTable, mode:
     assert table.users() == {BOB}
 
 
-def test_empty_file_keeps_its_mode(table: SqliteTable) -> None:
+def test_empty_file_keeps_its_mode_and_a_failed_one_is_deleted(table: SqliteTable) -> None:
     """Others must not read the users."""
-    table.path.write_bytes(b"")
-    table.path.chmod(0o600)
-    table.load([ALICE])
-    assert (table.users(), table.path.stat().st_mode & 0o777) == ({ALICE}, 0o600)
-
-
-def test_new_file_is_deleted_after_an_error(table: SqliteTable) -> None:
     table.path.unlink()
     with pytest.raises(ZeroDivisionError):
         table.load([ALICE], meanwhile=lambda: 1 / 0)
     assert not table.path.exists()
+    table.path.write_bytes(b"")
+    table.path.chmod(0o600)
+    table.load([ALICE])
+    assert (table.users(), table.path.stat().st_mode & 0o777) == ({ALICE}, 0o600)
 
 
 def test_other_tables_links_and_the_mode_and_owner_of_the_file_are_kept(

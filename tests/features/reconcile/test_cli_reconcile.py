@@ -41,7 +41,7 @@ def double(started: IdentityService) -> IdentityService:
     """A service that knows @alice and @canary."""
     started.reset()
     started.add(User("Free", "4001", "@alice"))
-    started.add(User("Free", "9001", "@canary"))
+    started.add(User("Free", "90001", "@canary"))
     return started
 
 
@@ -149,7 +149,7 @@ def test_grace_begins_again_for_an_account_that_was_not_gone_in_between(
         ({"status": 429, "times": 2}, ("--deadline", "500ms"), 3, "1 of 3 accounts could not"),
         (None, ("--max-gone", "60%"), 1, "2 of 3 accounts are gone, more than --max-gone 60%"),
         (None, ("--max-gone", "2"), 0, ""),
-        (None, ("--must-exist", "9001"), 0, ""),
+        (None, ("--must-exist", "90001"), 0, ""),
         (None, ("--must-exist", "@lost"), 1, "--must-exist: @lost is not found"),
         (None, ("--must-exist", "@"), 3, "--must-exist: @: "),
         (None, ("--grace", "3"), 2, "not a duration"),
@@ -398,7 +398,7 @@ INVALID = "".join(f"{line},{line}@example.com,\n" for line in range(9))
         ("1,40x,\n", ("--by", "card"), 1, "is this the right column?"),
         ("1,4.00012E+15,\n", ("--by", "card"), 1, "a spreadsheet has rounded card numbers"),
         ("1,4001,\n2,77,\n", ("--by", "card", "--max-gone", "0"), 1, "were leading zeros lost?"),
-        ("1,4001,\n2,7777,\n", ("--by", "card", "--max-gone", "0"), 1, "really gone"),
+        ("1,4001,\n2,90001,\n3,7777,\n", ("--by", "card", "--max-gone", "0"), 1, "really gone"),
         ("2,77,\n", ("--by", "card", "--max-gone", "0"), 1, "really gone"),
         (ALICE + "2,@bo,\n", ("--max-gone", "0"), 1, "really gone"),
         (ALICE + BUSY + INVALID, ("--max-invalid", "9", "--max-undetermined", "10%"), 3, "1 of 2"),
@@ -580,5 +580,11 @@ def test_list_is_written_to_standard_output(
     result = invoke("reconcile", "-", *options, "--max-invalid", "1", stdin=b"\x1b]0;a\n")
     assert r"not a valid identifier: \x1b]0;a" in result.stderr
     assert invoke("reconcile", "-", *options, stdin=b"").exit_code == 0
+    (state := tmp_path / "state").write_text(
+        '{"version": 1, "column": "", "gone": {"@bob": ["2020-01-01T00:00:00Z", 1]}, "sample": []}'
+    )
+    waiting = (*options[2:], "--state", state)
+    result = invoke("reconcile", "-", *waiting, stdin=b"@bob\n@carol\n")
+    assert "2 wait for --grace or --min-runs, at least until 2020-01-04" in result.stderr
     monkeypatch.delenv("TORNADO_IDV_KEY")
     assert "no key: name" in invoke("reconcile", "-", *options, stdin=b"").stderr

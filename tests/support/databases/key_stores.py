@@ -97,7 +97,7 @@ def garbage(path: Path) -> AbstractContextManager[None]:
 
 
 def another_database(path: Path) -> AbstractContextManager[None]:
-    return _replaced(path, lambda other: execute(other, "CREATE TABLE users (nickname TEXT)"))
+    return _replaced(path, lambda other: execute(other, "PRAGMA application_id = 1"))
 
 
 @contextmanager
