@@ -63,7 +63,7 @@ class Table(Generic[Value]):
     def use(self, text: str) -> Value | None:
         """Return the value or ``None``. The value becomes the most recently used."""
         part = self._parts[hash(text) % self._number]
-        return part[text] if text in part else None  # `get` does the same, but takes longer
+        return part[text] if text in part else None  # noqa: SIM401 - it takes longer
 
     def put(self, text: str, value: Value) -> Value | None:
         """Add a value. Return the replaced value, or ``None``."""
