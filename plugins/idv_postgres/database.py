@@ -267,7 +267,7 @@ class Database:
         connector = self._new_connector(roles=(role,), avoid=avoid)
         with await connector.connect(self.executor.settings) as connection:
             # Do not move to a standby that is behind: lookups would immediately leave it again.
-            if role != "primary" and not await self.follows(connection):
+            if not await self.follows(connection):
                 return
         self._connector.last = connection.address
         self.pool.replace()

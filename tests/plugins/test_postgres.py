@@ -102,7 +102,7 @@ class TestConformanceOfAnOddTable(BackendConformance):
 def unimported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library is imported again by the next backend."""
     for name in [name for name in sys.modules if name.startswith("idv_postgres.")]:
-        if name.rpartition(".")[2] in {"database", "errors", "listener", "pool", "table"}:
+        if name.rpartition(".")[2] in {"database", "errors", "key_database", "store"}:
             monkeypatch.delitem(sys.modules, name)
             monkeypatch.delattr(idv_postgres, name.rpartition(".")[2], raising=False)
     for name in [name for name in sys.modules if name.partition(".")[0] == "asyncpg"]:
@@ -117,12 +117,14 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
     with pytest.raises(StartError, match=re.escape(NOT_INSTALLED)):
         make_backend(PostgresBackend, tmp_path, dsn=NOBODY_LISTENS)
     path = tmp_path / "config.yaml"
-    path.write_text(f"{CONFIG}  - {{name: a, kind: postgres, dsn: '{NOBODY_LISTENS}'}}\n")
+    config = CONFIG.replace("auth:", f"auth:\n  store: {NOBODY_LISTENS}")
+    path.write_text(f"{config}  - {{name: a, kind: postgres, dsn: '{NOBODY_LISTENS}'}}\n")
     assert invoke("postgres", "init", "-c", path).exit_code == 0
     applied = invoke("postgres", "init", "--apply", "-c", path)
     assert applied.exit_code == 1
     assert applied.stderr == f"{NOT_INSTALLED}\n"
-    assert NOT_INSTALLED in invoke("check", "-c", path).stderr
+    for command in ("check", "users count --from a", "keys list"):
+        assert NOT_INSTALLED in invoke(*command.split(), "-c", path).stderr
 
 
 @pytest.mark.usefixtures("unimported")

@@ -172,8 +172,7 @@ def test_change_is_uncertain_once_the_commit_is_sent(
     assert ("could not be determined; import them" in caught.value.reason) == uncertain
 
 
-def test_slow_import_is_no_reason_to_end_the_session(table: PostgresTable) -> None:
-    """Neither a slow statement nor a pause before the commit."""
+def test_statement_or_pause_that_is_slow_does_not_end_the_session(table: PostgresTable) -> None:
     names = "('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')"
     known = table.run(f"SELECT name FROM pg_settings WHERE name IN {names}")
     dsn = table.database.dsn + "".join(f"&{name}=300ms" for (name,) in known)
