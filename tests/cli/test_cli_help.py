@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import partial
 from runpy import run_path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -37,30 +38,24 @@ def test_removed_command_names_what_replaces_it(invoke: Invoke, name: str) -> No
     assert f"Error: {name} was removed in 1.0; use users export" in result.stderr
 
 
-class Careless:
-    """A plugin whose commands cannot be had."""
-
-    @hookimpl
-    def idv_commands(self) -> list[click.Command]:
-        raise KeyError("oops")
-
-
-class Namesake:
-    @hookimpl
-    def idv_commands(self) -> list[click.Command]:
-        return [click.Command("serve", help="Impostor."), click.Command("ask", help="Ask.")]
+CARELESS = SimpleNamespace(idv_commands=hookimpl(lambda: {}["oops"]))
+"""A plugin whose commands cannot be had."""
+SECRET = [click.Option(["--key"], default="of the environment")]
+NAMED = [click.Command("serve", help="Impostor."), click.Command("ask", help="Ask.", params=SECRET)]
+NAMESAKE = SimpleNamespace(idv_commands=hookimpl(lambda: NAMED))
 
 
 def test_built_in_commands_work_beside_a_broken_plugin_and_a_namesake(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for plugin in (Namesake(), Careless()):
+    for plugin in (NAMESAKE, CARELESS):
         only = partial(plugin_manager, entry_points=False, plugins=[plugin])
         monkeypatch.setattr("tornado_idv.cli.plugin_manager", only)
         monkeypatch.setattr(main, "commands", Commands().commands)
         result = invoke("--help")
         assert "Impostor." not in result.stdout
-        assert ("Ask." in result.stdout) == isinstance(plugin, Namesake)
+        assert ("Ask." in result.stdout) == (plugin is NAMESAKE)
+        assert "of the environment" not in invoke("ask", "--help").stdout
     assert result.exit_code == 0
     assert "serve" in result.stdout
     assert "warning: the commands of plugins are missing" in result.stderr
