@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from runpy import run_path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -66,9 +67,7 @@ def test_built_in_commands_work_beside_a_broken_plugin_and_a_namesake(
 def test_interrupt_while_plugins_are_loaded_exits_with_130(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
+    interrupted = Mock(side_effect=KeyboardInterrupt)
     monkeypatch.setattr("tornado_idv.cli.plugin_manager", interrupted)
     result = invoke(*arguments)
     assert (result.exit_code, result.stderr) == (130, "\ninterrupted\n")

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -59,9 +60,7 @@ def test_errors_are_json(invoke: Invoke, folder: Path, name: str, text: str | No
 
 
 def test_error_without_config_is_json(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise StartError("a plugin cannot be loaded")
-
+    fail = Mock(side_effect=StartError("a plugin cannot be loaded"))
     monkeypatch.setattr("tornado_idv.features.check.commands.plugin_manager", fail)
     assert json.loads(invoke("plugins", "--json").stdout)["ok"] is False
 

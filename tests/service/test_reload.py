@@ -235,6 +235,15 @@ async def test_stop_waits_until_a_removed_backend_is_closed(
     finding.cancel()
 
 
+async def test_stop_ends_a_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with reloadable(tmp_path, config(A)) as harness:
+        monkeypatch.setattr(Gated, "open", lambda _: asyncio.sleep(60))
+        harness.write(config(B))
+        reload = harness.service.reloader.start("test")
+        await until(lambda: len(Gated.made) == 2)
+    assert reload.cancelled()
+
+
 async def test_stop_cancels_the_lookup_of_a_canary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
