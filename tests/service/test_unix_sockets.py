@@ -222,8 +222,7 @@ def test_file_of_a_socket_is_lost_until_it_is_back(
 
         def is_lost() -> bool:
             files.check()
-            assert files.report is not None
-            return files.report.error is not None
+            return files.report is not None and files.report.error is not None
 
         report = files.report
         assert report is not None
@@ -231,9 +230,10 @@ def test_file_of_a_socket_is_lost_until_it_is_back(
         began = report.since
         path.rename(aside)
         assert is_lost()
-        assert report.since > began
+        assert began < (lost_at := report.since)
         aside.rename(path)
         assert not is_lost()
+        assert report.since > lost_at
         path.rename(aside)
         with listening(path):
             assert is_lost()
