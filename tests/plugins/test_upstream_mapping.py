@@ -115,6 +115,7 @@ BROKEN: dict[str, tuple[dict[str, Any], Any, str]] = {
     "not in the map": ({"plan": MAPPED}, record(p="canary"), "a value that is not in value_map"),
     "mapped bytes": ({"plan": MAPPED}, record(p=b"canary"), "plan (p) is binary, not text"),
     "infinity": ({"plan": "has_bits(p, `1`)"}, record(p=1e999), "does not fit the response"),
+    "guid of text": ({"plan": "guid(p)"}, record(p="canary of 16 chr"), "does not fit the resp"),
     "mapped list": ({"plan": MAPPED}, record(p=["canary"]), "plan (p) is a list, not text"),
     "two at signs": ({}, record(login="@@alice", card="12"), "for a user other than requested"),
     "two echoes": (

@@ -136,7 +136,7 @@ class Expression:
             raise Broken(f"{self.text} does not fit the response: {given}") from None
         except (UnknownFunctionError, ArityError) as error:  # their messages contain no value
             raise Broken(f"{self.text} cannot be evaluated: {error}") from None
-        except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RuntimeError):
+        except Exception:  # noqa: BLE001 - of a function that is given an unexpected value
             raise Broken(f"{self.text} does not fit the response") from None
 
     def step(self, name: str, value: Any) -> Step:
