@@ -101,9 +101,7 @@ def test_keys_have_the_digest_of_their_token_and_the_defaults(load_text: Load) -
 
 def test_no_repr_shows_a_token_or_a_digest(load_text: Load) -> None:
     shown = repr(load_text(EVERY_TYPE))
-    assert TOKEN not in shown
-    assert "ABAB" not in shown
-    assert "xyz" not in shown
+    assert not [each for each in (TOKEN, "ABAB", "xyz") if each in shown]
 
 
 def test_shadow_may_come_before_the_backend_that_answers(load_text: Load) -> None:

@@ -85,6 +85,7 @@ def test_profile_url_is_read() -> None:
         ({"found_when": "ok", "select": "user"}, {"ok": False, "user": "no such user"}),
         ({"found_when": "ok", "select": "lower(user)"}, {"ok": False}),
         ({"found_when": "user.id != `7`", "select": "user"}, {"user": RECORD}),
+        ({"not_known_when": "contains(f[].is, 'off')"}, record(f=[{"is": "off"}, {}])),
         (
             {"found_when": "n", "select": "items", "match": "echo"},
             {"n": True, "items": [record(login="alice2", card="9")]},
