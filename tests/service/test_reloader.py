@@ -282,19 +282,19 @@ async def test_files_are_followed_only_while_that_is_enabled(
 
 
 async def test_change_while_the_file_is_read_is_noticed_by_the_watch(
-    path: Path, reloader: Reloader, applied: Applied, monkeypatch: pytest.MonkeyPatch
+    path: Path, applied: Applied, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which compares the file with what it was before it was read."""
+    """It compares the file with its state before it was read, at the start or by a reload."""
+    later = ["a later one", "another"]
 
     def read_and_change(path: Path) -> bytes:
         content = path.read_bytes()
-        path.write_text("a later one")
+        if later:
+            path.write_text(later.pop())
         return content
 
-    path.write_text("another")
-    with monkeypatch.context() as patch:
-        patch.setattr(load, "require_file", read_and_change)
-        await reloader.reload("test")
-    for _ in range(3):
+    monkeypatch.setattr(load, "require_file", read_and_change)
+    reloader = reloader_of(path, applied, counters)
+    for _ in range(5):
         await reloader.poll()
     assert applied.contents == [b"another", b"a later one"]
