@@ -378,6 +378,8 @@ def test_export_replaces_neither_a_database_nor_a_pipe(
         assert (done.exit_code, f"{problem}; name another file" in done.stderr) == (3, True)
     assert pipe.is_fifo()
     assert users("export", "--from", "people").stdout == lines(ALICE)
+    sqlite_databases.run(path, "DELETE FROM users")
+    assert users("export", "--from", "people", "--format", "yaml").stdout == "users: []\n"
 
 
 def test_export_to_a_symlink_replaces_its_target(users: Users, folder: Path, path: Path) -> None:
