@@ -301,7 +301,7 @@ async def test_each_new_reason_is_logged(
         caplog.clear()
         await backend.check()
         (logged,) = caplog.messages
-        assert reason in logged
+        assert [reason in text for text in (logged, str(backend.problem))] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -347,6 +347,11 @@ def test_case_counts_in_the_key_of_a_row_without_a_number(table: SqliteTable, en
     assert table.load([ALICE, User("Pro", "4", "ALICE")]) == ((2, 0, 1, 1), [])
     rows = table.run("SELECT nickname, card_number, plan FROM users")
     assert rows == [("alice", "1", "Free"), ("ALICE", "4", "Pro")]
+    # One of two rows with this key is named by a rejected row. Both would be removed together.
+    table.run("UPDATE users SET nickname = 'bob'")
+    table.load_rows([(2, (ALICE.nickname, "5", "Free", None)), (3, ("b b", "4", "Free", None))])
+    rows = table.run("SELECT nickname, card_number FROM users ORDER BY 2")
+    assert rows == [("bob", "1"), ("bob", "4"), ("alice", "5")]
 
 
 def test_rows_are_left_without_an_error_after_the_end_of_an_import(table: SqliteTable) -> None:
