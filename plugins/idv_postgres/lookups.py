@@ -148,7 +148,6 @@ async def inspect(connection: Connection, options: PostgresOptions, before: Look
         for kind, each in batch_sql.items()
         if not _reads_all(await _explain(connection, each, ["x"]))
     }
-    await connection.execute("SET LOCAL enable_seqscan TO DEFAULT")
     is_foreign = await require_logged(connection)
     repeated: list[str] = []
     for kind, plan in plans.items():

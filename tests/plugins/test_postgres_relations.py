@@ -49,7 +49,7 @@ def backend_of(database: Database, **options: Any) -> PostgresBackend:
 def rows(table: str = "users") -> str:
     return (
         f"INSERT INTO {table} VALUES ('alice', '{ALICE.card_number}', 'Free'),"
-        f" ('bob', '{BOB.card_number}', 'Pro');"
+        f" ('Bob', '{BOB.card_number}', 'Pro');"
     )
 
 
@@ -134,14 +134,14 @@ SWAP = (
     "BEGIN; ALTER TABLE users RENAME TO users_old; ALTER TABLE users_new RENAME TO users; {after}"
     "COMMIT"
 )
-NEW_ROWS = "INSERT INTO users_new VALUES ('carol', '77', 'Free'), ('bob', '78', 'Pro');"
+NEW_ROWS = "INSERT INTO users_new VALUES ('carol', '77', 'Free'), ('Bob', '78', 'Pro');"
 
 
 @pytest.mark.parametrize("after", ["", "DROP TABLE users_old;"], ids=["kept", "dropped"])
 async def test_exchange_of_tables_by_renaming_is_followed(database: Database, after: str) -> None:
     """With the rows of the new table, in single lookups and in shared queries."""
     backend = backend_of(database, pool={"max": "1"})
-    queries = [*map(ByNickname, ["alice", "bob", "carol"]), ByCard("77"), ByCard(BOB.card_number)]
+    queries = [*map(ByNickname, ["alice", "Bob", "carol"]), ByCard("77"), ByCard(BOB.card_number)]
     async with opened_backend(backend):
         for _ in range(2):
             await asyncio.gather(*(outcome(backend, each) for each in queries))
@@ -154,7 +154,7 @@ async def test_exchange_of_tables_by_renaming_is_followed(database: Database, af
 
 OTHER_TABLES = {
     "created with other users": f"DROP TABLE users; {USERS} {NEW_ROWS.replace('_new', '')}".replace(
-        "bob", "dave"
+        "Bob", "dave"
     ),
     "moved to another schema": (
         "CREATE SCHEMA other; CREATE TABLE other.users (LIKE users);"
