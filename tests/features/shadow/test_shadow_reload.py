@@ -108,13 +108,13 @@ async def test_shadow_that_stays_the_same_stays_open(
 
 
 async def test_canary_of_a_shadow_is_looked_up_without_traffic(tmp_path: Path) -> None:
-    canary = RIGHT.replace("kind", "canary: {nickname: '@new-bird'}, kind")
+    canary = RIGHT.replace("kind", "canary: {nickname: '@new-bird', card_number: '1'}, kind")
     async with reloadable(tmp_path, config(OLD, canary)) as harness:
-        shadow = await opened()
         part = shadows_of(harness)
+        canaries = part._canaries  # noqa: SLF001 - the check of the canaries alone
         await until(lambda: part.shadows[0].guard is not None)
-        async with background(keep_checking(part._canaries)):  # noqa: SLF001 - the check of the canaries alone
-            await shadow.begun.wait()
+        async with background(keep_checking(canaries)):
+            await until(lambda: all(each.problem for each in canaries()))
         await reported(harness, 'canary @new-bird is not found: its "not found" is not trusted')
 
 
