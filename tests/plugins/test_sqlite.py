@@ -109,6 +109,7 @@ START_ERRORS: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
             'there are: "nick", "card_number", "plan"'
         ),
     ),
+    "no plan": ("CREATE TABLE users (nickname TEXT, card_number TEXT)", {}, 'no column "plan"'),
     "no such profile_url": (
         USERS,
         {"columns": {"profile_url": "homepage"}},
@@ -283,7 +284,7 @@ CAUTIONS: dict[str, tuple[str, list[str]]] = {
         ["a lookup by card number reads the whole table"],
     ),
     "names in another case": (
-        "CREATE TABLE Users (Nickname clob UNIQUE, CARD_NUMBER CLOB UNIQUE, Plan TEXT)",
+        "CREATE TABLE Users (Nickname clob UNIQUE, CARD_NUMBER CLOB UNIQUE, Plan AS ('Pro'))",
         [],
     ),
     "small when analysed": (
@@ -410,7 +411,7 @@ async def test_a_huge_number_is_found_by_no_query_that_it_does_not_equal(path: P
     async with serving(path) as backend:
         assert await backend.find(ByNickname("alice")) == User("Free", "4000", "alice")
         assert await backend.find(ByCard("4000")) == User("Free", "4000", "alice")
-        for absent in ("4001", "9", "8" * 19, "-" + huge):
+        for absent in ("4001", "9", "8" * 19, "-" + huge, huge + "x"):
             assert await backend.find(ByCard(absent)) is None
         assert await backend.find(ByNickname(huge)) is None
         for query in (ByNickname("huge"), ByCard(huge), ByCard("0" + huge)):
