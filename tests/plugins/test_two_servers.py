@@ -33,7 +33,7 @@ from tornado_idv.registry import opened_backend
 pytestmark = pytest.mark.slow
 ALICE, BIRD = User("Pro", "4000123412341234", "alice"), User("Free", "9001", "idv-canary")
 CANARY = {"nickname": "@idv-canary", "max_age": "1h"}
-ALL, LIMIT = ("127.0.0.1",), 10.0
+ALL, LIMIT = ("127.0.0.1",), 30.0
 
 
 class Two(NamedTuple):
