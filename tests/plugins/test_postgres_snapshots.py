@@ -124,3 +124,7 @@ async def test_lookup_without_a_function_is_one_query(database: Database) -> Non
     async with serving(database, **SOURCES["function"], pool={"max": "1"}) as backend:
         assert await outcome(backend, ByNickname("bob")) == "not found"
         assert database.count_queries("query LIKE 'COMMIT%'") == 1
+    async with serving(database, pool={"max": "1"}) as backend:
+        lookups = [outcome(backend, each) for each in map(ByNickname, ["bob", "alice", "carl"])]
+        assert await asyncio.gather(*lookups) == ["not found", "found", "not found"]
+        assert database.count_queries("query LIKE 'COMMIT%'") == 1  # "bob" goes first
