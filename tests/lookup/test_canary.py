@@ -570,9 +570,13 @@ async def test_each_of_two_servers_that_find_the_canary_is_believed() -> None:
 async def test_canaries_of_a_list_must_be_found_by_one_server() -> None:
     canaries = [BY_NICKNAME, {"nickname": "@new-canary"}]
     both = TwoServers({"a": (BIRD, TIT), "b": (BIRD, TIT)}, canary=canaries)
+    asking = guard(both, ticker := Ticker())
+    assert await is_believed(asking)
+    ticker.now += 1000
     both.hook = lambda query: setattr(both, "server", "b" if query.text == "@idv-canary" else "a")
     with pytest.raises(Unavailable, match="has not found the canary; other servers have"):
-        await ask(guard(both), ABSENT)
+        await ask(asking, ABSENT)
+    assert not asking.canaries[ByNickname].found  # an alert is for this
 
 
 async def test_backend_knows_which_lookup_is_for_the_canary() -> None:

@@ -172,7 +172,7 @@ START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "plan of JSON": (USERS.replace("plan text", "plan json"), {}, '"plan" has the type json'),
     "URL of JSON": (USERS.replace("url text", "url json"), {}, "has the type json, not text"),
-    "no permission": (USERS + "REVOKE ALL ON users FROM idv;", {}, "may not read the table or"),
+    "no permission": (USERS + "REVOKE ALL ON users FROM idv;", {}, "; GRANT SELECT on it"),
     "row-level security": (
         USERS + "ALTER TABLE users ENABLE ROW LEVEL SECURITY;",
         {},
@@ -193,8 +193,8 @@ START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"by_card": "SELECT * FROM users WHERE id = $1"},
         "by_card: must have one parameter, $1, of type text; write $1::text",
     ),
-    "no card": ("", {"by_card": "SELECT $1 AS nickname, 1 AS plan"}, "columns card_number, too"),
-    "number": ("", {"by_card": "SELECT $1 AS nickname, 1 AS card_number, 1 AS plan"}, "is int4"),
+    "no card": ("", {"by_nickname": "SELECT $1 nickname, 1 plan"}, "by_nickname: must return the"),
+    "number": ("", {"by_card": "SELECT $1 nickname, 1 card_number, 1 plan"}, "card_number is int4"),
 }
 
 

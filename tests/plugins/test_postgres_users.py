@@ -175,9 +175,9 @@ def test_change_is_uncertain_once_the_commit_is_sent(
 def test_statement_or_pause_that_is_slow_does_not_end_the_session(table: PostgresTable) -> None:
     names = "('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')"
     known = table.run(f"SELECT name FROM pg_settings WHERE name IN {names}")
-    dsn = table.database.dsn + "".join(f"&{name}=300ms" for (name,) in known)
-    table.run(ON_INSERT.format("PERFORM pg_sleep(0.4);"))
-    done, _ = table.load([ALICE], meanwhile=lambda: table.run("SELECT pg_sleep(0.4)"), dsn=dsn)
+    dsn = table.database.dsn + "".join(f"&{name}=600ms" for (name,) in known)
+    table.run(ON_INSERT.format("PERFORM pg_sleep(0.7);"))
+    done, _ = table.load([ALICE], meanwhile=lambda: table.run("SELECT pg_sleep(0.7)"), dsn=dsn)
     assert done[1] == 1
 
 

@@ -214,7 +214,10 @@ class Canary:
                 return Unavailable(error.reason, retry_after=error.retry_after)
         if self.problem is not None:
             _log.info("backend %s: %s again", self._options.name, self._success)
+        fresh = {k: v for k, v in self._found.items() if self._covers(v[0], self._timer())}
+        # If two servers responded, neither of them has confirmed all canaries.
+        found = dict.fromkeys(servers, (self._began, self._timer())) if len(servers) == 1 else {}
         self.problem = None
-        if len(servers) == 1:  # of two servers, neither has confirmed all canaries
-            self._found |= dict.fromkeys(servers, (self._began, self._timer()))
+        self._found.clear()
+        self._found.update(fresh | found)
         return servers

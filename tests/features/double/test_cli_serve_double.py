@@ -118,9 +118,9 @@ with IdentityService.start() as service:
     eventually(lambda: not listens(port))
 
 
-@pytest.mark.parametrize(("timeout", "code"), [(10.0, 0), (0.0, -signal.SIGKILL)])
+@pytest.mark.parametrize(("hangs", "code"), [(False, 0), (True, -signal.SIGKILL)])
 def test_double_ends_with_the_test(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout: float, code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, hangs: bool, code: int
 ) -> None:
     """It imports none of the modules in the folder. A fork of the test holds the pipe to it."""
     started: list[Any] = []
@@ -137,7 +137,9 @@ def test_double_ends_with_the_test(
     monkeypatch.setattr(subprocess, "Popen", popen)
     with IdentityService.start() as service:
         assert service.requests == []
-        monkeypatch.setattr("tornado_idv.double._TIMEOUT", timeout)
+        if hangs:
+            monkeypatch.setattr("tornado_idv.double._TIMEOUT", 0.0)
+            started[0].send_signal(signal.SIGSTOP)
     os.close(started[1])
     assert started[0].returncode == code
 

@@ -215,7 +215,7 @@ class Snapshots(Part):
                 self._fail(files, "cannot be deleted, so it may still contain purged users", error)
         if not self._left:
             self._persisted[0].clear()
-        return not self._left
+        return self._left.isdisjoint(several)
 
     def _fail(self, files: SnapshotFiles, problem: str, error: Exception) -> None:
         text = f"{files.own}: {problem}: {getattr(error, 'strerror', '') or type(error).__name__}"
